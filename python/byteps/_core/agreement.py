@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from typing import List, Sequence
+from typing import Callable, List, Sequence
 
-from byteps._core import collectives, objects, session
+from byteps._core import abi, collectives, errors, objects, session
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import scoped
 
 
@@ -36,6 +38,33 @@ def require_agreement(
         if not lacking and not extra:
             message += ". The order differs"
     raise ValueError(f"{message}. {remedy}" if remedy else message)
+
+
+def with_root(root: int, name: str, broadcasts: Callable[[int], None]) -> int:
+    """broadcasts(root), and where that one was lost, so that it fails on all ranks, again from the lowest that is left.
+    Which that is all ranks hear alike, as leader() would not let them. Returns the root whose values all have."""
+    while True:
+        try:
+            broadcasts(root)
+            return root
+        except errors.DisconnectedError:
+            following = _lowest_rank(name)  # raises when the job is over
+            if following == root:
+                raise
+            root = following
+
+
+def _lowest_rank(name: str) -> int:
+    """Of those that give their own, as those that are lost do not."""
+    job = session.job()
+    rank = (ctypes.c_int64 * 1)(job.rank)
+    address = ctypes.addressof(rank)
+
+    def plan() -> "collectives.Plan[None]":
+        yield [job.submit(Exchange(abi.MIN).tensor(name, abi.INT64, (1,), address, address))]
+
+    collectives.run(job, plan(), rank)
+    return rank[0]
 
 
 def _shortened(items: List[str]) -> str:

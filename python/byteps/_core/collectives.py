@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import math
 from typing import (
     Callable,
@@ -131,13 +132,13 @@ class Running(Generic[T]):
         self._advance()
 
     def _advance(self) -> None:
+        """After a failure the plan may know how to go on."""
         plan = self._plan
         assert plan is not None
+        failure, self._failure = self._failure, None
         try:
-            if self._failure is None:
-                self._handles = list(next(plan))
-                return
-            plan.close()
+            self._handles = list(next(plan) if failure is None else plan.throw(failure))
+            return
         except StopIteration as end:
             self._result = end.value
         except Exception as error:
@@ -248,23 +249,94 @@ def allgather(
     once: bool = False,
 ) -> "Plan[List[int]]":
     """The rows of all members, one after another in the order of ranks, in memory from allocate(). `counts`: how many
-    rows each member has, when all know it; otherwise they are asked first. Returns the counts."""
+    rows each member has, when all know it; otherwise they are asked first, and a lost one has none. Returns the
+    counts."""
+    if counts is not None:
+        yield from _blocks(job, name, rows, allocate, counts, members, priority, once)
+        return list(counts)
+
+    def ask(again: str) -> "Plan[Tuple[List[int], List[int]]]":
+        table = yield from _tables_of(job, name + again, "rows", [rows.count], rows, members, once)
+        asked = [row[0] for row in table]
+        return asked, asked
+
+    return (yield from allgather_asking(job, name, rows, allocate, ask, members, priority, once))
+
+
+def allgather_for_average(
+    job: Job, name: str, rows: Rows, allocate: Allocate, members: Sequence[int] = (), once: bool = False
+) -> "Plan[Tuple[List[int], int]]":
+    """allgather() of what is summed up then: also by how many the sum is divided for an average, which is the same on
+    all members. As in the core these are all but the lost ones; who has called join() counts."""
+
+    def ask(again: str) -> "Plan[Tuple[List[int], Tuple[List[int], int]]]":
+        table = yield from _tables_of(job, name + again, "rows", [rows.count, 1], rows, members, once)
+        asked = [row[0] for row in table]
+        there = sum(row[1] for row in table)
+        if there < len(table):
+            there += yield from _joined(job, f"{name}{again}/there", members, once)
+        return asked, (asked, there)
+
+    return (yield from allgather_asking(job, name, rows, allocate, ask, members, once=once))
+
+
+def _joined(job: Job, name: str, members: Sequence[int], once: bool) -> "Plan[int]":
+    """How many members have called join(). Of the average of one place for each member, the place of one that gives
+    says by how many it was divided: by those who give, and these."""
     ranks = _members(job, members)
-    if counts is None:
-        table = yield from _tables_of(job, name, "rows", [rows.count], rows, members, once)
-        counts = [row[0] for row in table]
+    places = (ctypes.c_double * len(ranks))()
+    places[ranks.index(job.rank)] = 1.0
+    address = ctypes.addressof(places)
+    what = Exchange(abi.AVERAGE, members=tuple(members), once=once)
+    yield [job.submit(what.tensor(name, abi.FLOAT64, (len(ranks),), address, address))]
+    return round(1.0 / max(places)) - sum(place > 0.0 for place in places)
+
+
+def allgather_asking(
+    job: Job,
+    name: str,
+    rows: Rows,
+    allocate: Allocate,
+    ask: "Callable[[str], Plan[Tuple[List[int], T]]]",
+    members: Sequence[int] = (),
+    priority: int = 0,
+    once: bool = False,
+) -> "Plan[T]":
+    """allgather() of as many rows as the plan ask(the end of its names) says first, and what it says with them. Where a
+    member is lost that was asked, and has not given its rows, all others hear so, and ask again."""
+    for number in itertools.count():
+        again = f"/again.{number}" if number else ""
+        counts, answer = yield from ask(again)
+        try:
+            yield from _blocks(job, name + again, rows, allocate, counts, members, priority, once)
+            return answer
+        except errors.DisconnectedError:  # or the job is over: then to ask again says so
+            if number == len(counts):
+                raise
+    raise AssertionError
+
+
+def _blocks(
+    job: Job,
+    name: str,
+    rows: Rows,
+    allocate: Allocate,
+    counts: Sequence[int],
+    members: Sequence[int],
+    priority: int,
+    once: bool,
+) -> "Plan[None]":
     output = allocate(sum(counts))
 
     def started() -> Iterator[int]:
         place = output
-        for rank, count in zip(ranks, counts):
+        for rank, count in zip(_members(job, members), counts):
             if count:
                 block = rows._replace(count=count)
                 yield _move(job, f"{name}/{rank}", block, place, rank, members, priority, once)
             place += count * rows.row_bytes
 
     yield from _all_of(started())
-    return list(counts)
 
 
 def scattered_counts(row_count: int, parts: int) -> List[int]:

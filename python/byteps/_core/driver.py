@@ -75,24 +75,31 @@ class Driven(Generic[T]):
             self._failure = self._failure or failure
             self._pending -= 1
             while self._pending == 0 and not self._ended.is_set():
-                if self._plan is None or self._failure is not None:
-                    self._plan = None
+                if self._plan is None:
                     self._ended.set()
                 else:
                     self._advance()
 
     def _advance(self) -> None:
-        assert self._plan is not None
+        """After a failure the plan may know how to go on."""
+        plan = self._plan
+        assert plan is not None
+        failure, self._failure = self._failure, None
         try:
-            next(self._plan)
+            if failure is None:
+                next(plan)
+            else:
+                plan.throw(failure)
+            return
         except StopIteration as end:
             self._result = end.value
-            self._plan = None
         except Exception as error:
             self._failure = self._failure or error
         except BaseException as interruption:  # from a signal, in the thread that starts the plan
             self._failure = self._failure or interruption
+            self._plan = None
             raise
+        self._plan = None
 
 
 class _Driver:

@@ -52,7 +52,8 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None, m
 
 
 def allgather_object(obj: Any, name: Optional[str] = None, members: Sequence[int] = ()) -> List[Any]:
-    """The objects of all members, in the order of ranks; on every member. When one of them cannot be pickled, that rank
+    """The objects of all members, in the order of ranks; on every member. None in the place of a rank that gives
+    nothing: it is vacant, or has called join(). When one of them cannot be pickled, that rank
     raises what pickling raised, and the others a BytePSError that names it. MismatchError: what comes is not what a
     rank has said."""
     current = session.current()
@@ -61,18 +62,20 @@ def allgather_object(obj: Any, name: Optional[str] = None, members: Sequence[int
     unique = current.unique_name(scoped(f"Objects.{name or 'object'}", tuple(members)))
     payload, failure = _pickled(obj)
     content = _sealed(job, unique, payload, failure is not None)
-    rows = collectives.tables(job, unique + ".size", [len(content), failure is not None], members, once=True)
-    table = collectives.run(job, rows)
     gathered: "List[ctypes.Array[ctypes.c_char]]" = []
 
     def allocate(count: int) -> int:
-        gathered.append(ctypes.create_string_buffer(count))
+        gathered[:] = [ctypes.create_string_buffer(count)]
         return ctypes.addressof(gathered[0])
 
-    counts = [size for size, _ in table]
+    def ask(again: str) -> "collectives.Plan[Tuple[List[int], List[List[int]]]]":
+        row = [len(content), failure is not None]
+        table = yield from collectives.tables(job, f"{unique}.size{again}", row, members, once=True)
+        return [size for size, _ in table], table
+
     block = Rows(abi.UINT8, ctypes.addressof(content), len(content), ())
-    plan = collectives.allgather(job, unique + ".content", block, allocate, members, counts, once=True)
-    collectives.run(job, plan, content)
+    plan = collectives.allgather_asking(job, unique + ".content", block, allocate, ask, members, once=True)
+    table = collectives.run(job, plan, content)
     if failure is not None:
         raise failure
     objects = []
@@ -80,6 +83,8 @@ def allgather_object(obj: Any, name: Optional[str] = None, members: Sequence[int
     for rank, (size, failed) in zip(ranks, table):
         if rank == job.rank:
             objects.append(obj)
+        elif size == 0:  # an object has a seal at least
+            objects.append(None)
         else:
             opened = _opened(job, unique, rank, gathered[0], begin, size, bool(failed))
             if failed:

@@ -81,16 +81,18 @@ def start_allgather(
     tensor: torch.Tensor,
     title: str,
     members: Members,
-    finish: Callable[[torch.Tensor, List[int]], Any] = lambda gathered, counts: gathered,
+    finish: Callable[[torch.Tensor, Any], Any] = lambda gathered, counts: gathered,
     is_driven: bool = False,
+    make_plan: Callable[..., Any] = collectives.allgather,
 ) -> int:
-    """finish(all rows, how many are each member's) makes the result."""
+    """finish(all rows, how many are each member's) makes the result; or what else the plan says."""
     rows, source, line = rows_of(tensor)
     landing = Landing(source, line)
     moving = Moving((source, landing), lambda counts: finish(landing.take(), counts))
     name = wire_name(title, members)
-    make_plan = lambda job: collectives.allgather(job, name, rows, landing.allocate, members, once=True)
-    return moving.start(make_plan, is_driven)
+    return moving.start(
+        lambda job: make_plan(job, name, rows, landing.allocate, members, once=True), is_driven
+    )
 
 
 class _Allgather(torch.autograd.Function):
@@ -109,14 +111,14 @@ class _Allgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:
-        """This rank's rows are on all ranks: the average of the gradients that they have there."""
+        """This rank's rows are on all ranks: the average of the gradients that they have there. A lost one has none."""
         title, place = f"{ctx.title}.backward", place_in(ctx.members)
         given = list(zip(gradients, ctx.counts))
         received = run_all(given, lambda pair, driven: _start_alltoall(pair[0], pair[1], title, ctx.members, driven))
-        averages = [
-            rows.view(len(counts), counts[place], *gradient.shape[1:]).sum(0).div(len(counts)).view(shape)
-            for (rows, _), (gradient, counts), shape in zip(received, given, ctx.shapes)
-        ]
+        averages = []
+        for (rows, senders), (gradient, counts), shape in zip(received, given, ctx.shapes):
+            there = int((senders > 0).sum()) or 1
+            averages.append(rows.view(there, counts[place], *gradient.shape[1:]).sum(0).div(there).view(shape))
         return (None, None, *averages)
 
 
@@ -324,12 +326,23 @@ class _Alltoall(torch.autograd.Function):
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         ctx.members, ctx.title = members, title_of("alltoall", name)
         output, received = pending.synchronize(_start_alltoall(tensor, splits, ctx.title, members))
-        ctx.received = received.tolist()
+        ctx.splits, ctx.received = splits, received.tolist()
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Tuple[torch.Tensor, None, None, None]:
         title = f"{ctx.title}.backward"
-        back, _ = pending.synchronize(_start_alltoall(gradient, ctx.received, title, ctx.members))
-        return back, None, None, None
+        back, counts = pending.synchronize(_start_alltoall(gradient, ctx.received, title, ctx.members))
+        return _in_place(back, counts.tolist(), ctx.splits), None, None, None
+
+
+def _in_place(rows: torch.Tensor, counts: Sequence[int], wanted: Sequence[int]) -> torch.Tensor:
+    """`rows`, of which counts[i] came from the i-th rank, with zeros for those of ranks from which none came."""
+    if list(counts) == list(wanted):
+        return rows
+    parts = [
+        part if len(part) == count else rows.new_zeros((count, *rows.shape[1:]))
+        for part, count in zip(rows.split(list(counts)), wanted)
+    ]
+    return torch.cat(parts)

@@ -6,7 +6,7 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
-from byteps._core import abi, errors, session
+from byteps._core import abi, collectives, errors
 from byteps._core.reduction import Reduction
 from byteps.torch import devices, gathers, pending
 from byteps.torch.tensors import check_meaning
@@ -31,7 +31,8 @@ def start(
     is_driven: bool = False,
 ) -> int:
     """Starts it for a sparse COO tensor; synchronize() returns a new coalesced tensor, equal on all ranks: the values
-    of one index are added in the order of ranks. `is_driven`: it goes on by itself, else while somebody waits."""
+    of one index are added in the order of ranks. `is_driven`: it goes on by itself, else while somebody waits. What is
+    in it of a rank that is lost amid it are indices and values, or neither."""
     check(tensor, meaning)
     devices.check_device(tensor.device)
     # A rank's own duplicates are added up before anything travels.
@@ -41,26 +42,30 @@ def start(
     # What an index may be, and then the indices.
     sizes = torch.tensor([shape[: coalesced.sparse_dim()]], dtype=torch.int64, device=tensor.device)
     rows = torch.cat([sizes, coalesced.indices().t()])
-    indices = gathers.start_allgather(rows, f"{title}.indices", members, _split, is_driven)
-    values = gathers.start_allgather(coalesced.values(), f"{title}.values", members, is_driven=is_driven)
+    how = collectives.allgather_for_average
+    indices = gathers.start_allgather(rows, f"{title}.indices", members, _indices_of, is_driven, how)
+    values = gathers.start_allgather(coalesced.values(), f"{title}.values", members, _values_of, is_driven)
     scale = meaning.scale or 1.0
-    divisor = (len(members) or session.size()) if meaning.operation == abi.AVERAGE else 1
+    is_average = meaning.operation == abi.AVERAGE
     is_whole = not (tensor.is_floating_point() or tensor.is_complex())
 
     def finish(parts: List[Any]) -> torch.Tensor:
-        (all_sizes, all_indices), all_values = parts
-        if any(other != all_sizes[0] for other in all_sizes):
-            ranks = members or range(len(all_sizes))
-            each = ", ".join(f"worker {rank} {tuple(other)}" for rank, other in zip(ranks, all_sizes))
-            raise errors.MismatchError(f'sparse tensor "{title}" differs between ranks; its indexed sizes are: {each}')
+        (by_rank, there), values_by_rank = parts
+        ranks = members or range(len(by_rank))
+        gave = [index for index, rows in enumerate(by_rank) if len(rows)]
+        _check_sizes(title, [(ranks[index], by_rank[index][0].tolist()) for index in gave])
+        whole = [index for index in gave if len(by_rank[index]) - 1 == len(values_by_rank[index])]
+        divisor = there - (len(gave) - len(whole)) if is_average else 1
+        all_indices = torch.cat([by_rank[index][1:] for index in whole])
+        all_values = torch.cat([values_by_rank[index] for index in whole])
         scaled = all_values if is_whole else all_values * (scale / divisor)
         # Said, because torch would take its default device otherwise.
         where = {"device": scaled.device, "check_invariants": False}
         total = torch.sparse_coo_tensor(all_indices.t(), scaled, shape, **where).coalesce()
         if not is_whole or (scale == 1.0 and divisor == 1):
             return total
-        whole = _scaled_towards_zero(total.values(), scale, divisor)
-        return torch.sparse_coo_tensor(total.indices(), whole, shape, is_coalesced=True, **where)
+        rounded = _scaled_towards_zero(total.values(), scale, divisor)
+        return torch.sparse_coo_tensor(total.indices(), rounded, shape, is_coalesced=True, **where)
 
     return pending.group([indices, values], finish)
 
@@ -72,7 +77,20 @@ def _scaled_towards_zero(values: torch.Tensor, scale: float, divisor: int) -> to
     return (values.double() * scale / divisor).trunc().to(values.dtype)
 
 
-def _split(rows: torch.Tensor, counts: List[int]) -> Tuple[List[List[int]], torch.Tensor]:
-    """By member: the sizes that begin its rows; and the indices of all."""
-    parts = rows.split(counts)
-    return [part[0].tolist() for part in parts], torch.cat([part[1:] for part in parts])
+def _check_sizes(title: str, sizes: List[Tuple[int, List[int]]]) -> None:
+    """MismatchError unless all ranks have the same."""
+    if any(each != sizes[0][1] for _, each in sizes):
+        text = ", ".join(f"worker {rank} {tuple(each)}" for rank, each in sizes)
+        raise errors.MismatchError(f'sparse tensor "{title}" differs between ranks; its indexed sizes are: {text}')
+
+
+def _indices_of(rows: torch.Tensor, said: Tuple[List[int], int]) -> Tuple[List[torch.Tensor], int]:
+    """By member: its sizes, then its indices, and no row of one that gave nothing; and by how many an average is
+    divided."""
+    counts, there = said
+    return list(rows.split(counts)), there
+
+
+def _values_of(rows: torch.Tensor, counts: List[int]) -> List[torch.Tensor]:
+    """By member."""
+    return list(rows.split(counts))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import weakref
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Type
 
 import torch
 
-from byteps._core import session
+from byteps._core import agreement, session
 from byteps.torch import exchange, gradients, pending
 from byteps.torch.broadcast import broadcast_parameters
 from byteps.torch.compression import Compression, Compressor
@@ -23,7 +23,8 @@ __all__ = ["DistributedDataParallel"]
 
 class DistributedDataParallel(torch.nn.Module):
     """Wraps `module`; call this instead of it. Parameters and buffers of rank 0 go to all at once; all ranks must make
-    their DistributedDataParallels in the same order.
+    their DistributedDataParallels in the same order. Where a job goes on without rank 0, those of the lowest rank that
+    is left.
 
     device_ids: for compatibility; None, or one device.
     broadcast_buffers: the buffers of rank 0 go to all before each forward pass in training mode.
@@ -67,7 +68,8 @@ class DistributedDataParallel(torch.nn.Module):
         for name, parameter in module.named_parameters():
             self._gradients.add(parameter, name)
         self._buffers_name = f"Buffers.{title}"
-        broadcast_parameters(module.state_dict(), root_rank=0, prefix=f"Parameter.{title}")
+        self._root = 0  # until it is lost
+        self._from_root(lambda root: broadcast_parameters(module.state_dict(), root, f"Parameter.{title}"))
         self._hook_what_needs_it()
         self._gradients.when_abandoned = _make_end(weakref.ref(self))
 
@@ -119,27 +121,33 @@ class DistributedDataParallel(torch.nn.Module):
 
     # ---- buffers
 
+    def _from_root(self, broadcasts: Callable[[int], None]) -> None:
+        self._root = agreement.with_root(self._root, f"byteps.{self._buffers_name}root", broadcasts)
+
     def _broadcast_buffers(self) -> None:
         """All buffers of one dtype travel as one tensor, also where a rank has some on its GPU and some not."""
-        job = session.job()
         by_dtype: Dict[torch.dtype, List[torch.Tensor]] = {}
         for buffer in self.module.buffers():
             by_dtype.setdefault(buffer.dtype, []).append(buffer)
-        if job.is_alone or not by_dtype:
+        if not session.job().is_alone and by_dtype:
+            with torch.no_grad():
+                self._from_root(lambda root: self._broadcast_from(root, by_dtype))
+
+    def _broadcast_from(self, root: int, by_dtype: Dict[torch.dtype, List[torch.Tensor]]) -> None:
+        """All ends are awaited, also after one that has failed."""
+        under_way: List[int] = []
+        for dtype, buffers in by_dtype.items():
+            device = next((buffer.device for buffer in buffers if buffer.is_cuda), buffers[0].device)
+            flat = torch.cat([buffer.reshape(-1).to(device) for buffer in buffers])
+            name = session.current().lasting_name(f"{self._buffers_name}{dtype}", (len(flat), root))
+            under_way.append(exchange.start_broadcast(flat, root, name, once=False))
+        received = pending.synchronize(pending.group(under_way))
+        if session.rank() == root:
             return
-        under_way: List[Tuple[int, List[torch.Tensor]]] = []
-        with torch.no_grad():
-            for dtype, buffers in by_dtype.items():
-                device = next((buffer.device for buffer in buffers if buffer.is_cuda), buffers[0].device)
-                flat = torch.cat([buffer.reshape(-1).to(device) for buffer in buffers])
-                name = session.current().lasting_name(f"{self._buffers_name}{dtype}", len(flat))
-                under_way.append((exchange.start_broadcast(flat, 0, name, once=False), buffers))
-            for handle, buffers in under_way:
-                flat = pending.synchronize(handle)
-                if job.rank != 0:
-                    sizes = [buffer.numel() for buffer in buffers]
-                    for buffer, values in zip(buffers, flat.split(sizes)):
-                        buffer.copy_(values.view(buffer.shape))
+        for flat, buffers in zip(received, by_dtype.values()):
+            sizes = [buffer.numel() for buffer in buffers]
+            for buffer, values in zip(buffers, flat.split(sizes)):
+                buffer.copy_(values.view(buffer.shape))
 
     # ---- copies
 
