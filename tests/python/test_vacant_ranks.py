@@ -91,6 +91,7 @@ def before_the_loss():
     train_normed(2)
     bps.init_process_group()
     kept["hooked"] = TorchDDP(torch.nn.Linear(2, 1, bias=False))
+    kept["plain"] = TorchDDP(torch.nn.Linear(2, 1, bias=False))
     kept["hooked"].register_comm_hook(bps.DDPHookState(), bps.ddp_comm_hook)
     bps.barrier()
 
@@ -246,6 +247,6 @@ def gradient_of_torch_ddp(kind):
     return kept[kind].module.weight.grad.tolist()
 
 
-@pytest.mark.parametrize("kind", ["hooked"])
+@pytest.mark.parametrize("kind", ["plain", "hooked"])
 def test_gradients_of_torchs_ddp_are_averaged_over_those_that_are_left(left, kind):
     assert left.run(gradient_of_torch_ddp, kind) == [[[15.0, 15.0]]] * 2

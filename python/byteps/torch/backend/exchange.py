@@ -27,6 +27,13 @@ class Members:
         self.size = len(self.job_ranks)
         self.all = self.among(range(self.size))
 
+    @property
+    def left(self) -> int:
+        """How many are not lost, as this rank has heard. Of some of the job's ranks: all, for it hears not who is."""
+        if self.all or not self.job.is_live:
+            return self.size
+        return self.size - self.job.metrics().lost_workers
+
     def among(self, ranks: Sequence[int]) -> Tuple[int, ...]:
         """Ascending ranks of the job; () for all of its ranks."""
         chosen = tuple(sorted(self.job_ranks[rank] for rank in ranks))
