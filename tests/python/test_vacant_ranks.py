@@ -7,8 +7,9 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
-from cluster import RUN_TIMEOUT_S, Cluster
+from cluster import RUN_TIMEOUT_S, TENSORFLOW, Cluster
 
 GOES_ON = {"BYTEPS_RECOVERY": "1", "BYTEPS_ON_WORKER_LOSS": "continue", "BYTEPS_FAILURE_TIMEOUT_MS": "3000"}
 
@@ -250,3 +251,93 @@ def gradient_of_torch_ddp(kind):
 @pytest.mark.parametrize("kind", ["plain", "hooked"])
 def test_gradients_of_torchs_ddp_are_averaged_over_those_that_are_left(left, kind):
     assert left.run(gradient_of_torch_ddp, kind) == [[[15.0, 15.0]]] * 2
+
+
+# ---- byteps.tensorflow, without rank 1
+
+
+def first_sum():
+    import tensorflow as tf
+
+    import byteps.tensorflow as bps
+
+    bps.push_pull(tf.ones(3), name="first")
+
+
+@pytest.fixture(scope="module")
+def tf_left():
+    pytest.importorskip("tensorflow")
+    with Cluster(3, environ={**GOES_ON, **TENSORFLOW}, layer="byteps.tensorflow") as cluster:
+        cluster.run(first_sum)
+        cluster.workers[1].kill()
+        left = Left(cluster, 1)
+        left.run(first_sum)
+        yield left
+        end(cluster)
+
+
+def tf_averages(compiled):
+    import tensorflow as tf
+
+    import byteps.tensorflow as bps
+
+    ten = 10 * (bps.rank() + 1)
+    variable = tf.Variable(tf.ones([5, 2]))
+
+    def averages():
+        whole = bps.push_pull(tf.fill([2], ten), name="whole")
+        small = bps.push_pull(tf.cast(tf.fill([2], ten), tf.int8), name="small", postscale_factor=2.0)
+        slices = tf.IndexedSlices(tf.fill([1, 2], float(ten)), tf.constant([1]), tf.constant([5, 2]))
+        sparse = tf.convert_to_tensor(bps.push_pull(slices, name="slices"))
+        with bps.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(tf.gather(variable, [1])) * float(ten)
+        embedded = tf.convert_to_tensor(tape.gradient(loss, variable))
+        return whole, small, sparse[1], embedded[1]
+
+    return [value.numpy() for value in (tf.function(averages) if compiled else averages)()]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_averages_of_integers_and_of_slices_are_of_those_that_are_left(tf_left, compiled):
+    for whole, small, sparse, embedded in tf_left.run(tf_averages, compiled):
+        assert (whole.dtype, small.dtype) == (np.float64, np.float32)
+        assert whole.tolist() == sparse.tolist() == embedded.tolist() == [20, 20]
+        assert small.tolist() == [40, 40]
+
+
+def tf_gradients():
+    import tensorflow as tf
+
+    import byteps.tensorflow as bps
+
+    x = tf.Variable(tf.ones([3, 1]))
+    calls = {
+        "allgather": lambda: bps.allgather(x),
+        "alltoall": lambda: bps.alltoall(x),
+    }
+    results = {}
+    for name, call in calls.items():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(call()) * (bps.rank() + 1.0)
+        results[name] = tape.gradient(loss, x).numpy().ravel().tolist()
+    return results
+
+
+def test_gradients_of_tensorflows_collectives_are_those_of_the_ranks_that_are_left(tf_left):
+    one, other = tf_left.run(tf_gradients)
+    assert one == other
+    assert one["allgather"] == [4, 4, 4]
+    assert one["alltoall"] == [1, 0, 3]  # the row of a rank that is lost is used by nobody
+
+
+def tf_objects_and_metrics():
+    import byteps.tensorflow as bps
+    from byteps._keras import callbacks
+
+    logs = {"loss": 10.0 * (bps.rank() + 1), "name": "any"}
+    callbacks.average_logs(logs)
+    return bps.allgather_object(bps.rank()), logs
+
+
+def test_keras_metrics_are_averaged_over_those_that_are_left(tf_left):
+    assert tf_left.run(tf_objects_and_metrics) == [([0, None, 2], {"loss": 20.0, "name": "any"})] * 2

@@ -93,19 +93,19 @@ def average_logs(logs: Dict[str, Any]) -> None:
     """In place; what is no number stays. ValueError on all ranks when the metrics have other names elsewhere."""
     names = sorted(name for name, value in logs.items() if np.ndim(value) == 0 and np.isreal(value))
     digest = float(int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()[:3], "little"))
-    sent = np.array([digest, *(float(logs[name]) for name in names)], np.float64)
+    sent = np.array([1.0, digest, *(float(logs[name]) for name in names)], np.float64)
     # Padded, so that ranks with other numbers of metrics can tell each other.
     padded = np.zeros(-(-len(sent) // 32) * 32)
     padded[: len(sent)] = sent
     summed = values.push_pull(padded, f"metrics.{len(padded)}", Sum)
-    size = session.job().size
-    if summed[0] != digest * size:
+    there = summed[0]  # a rank may be lost
+    if summed[1] != digest * there:
         raise ValueError(
             f"the metrics have other names on other ranks; here they are {', '.join(names)}. Compile the model with "
             "the same metrics on all ranks, and give all of them validation data or none"
         )
-    for name, total in zip(names, summed[1:]):
-        logs[name] = float(total) / size
+    for name, total in zip(names, summed[2:]):
+        logs[name] = float(total / there)
 
 
 def refuse_positional(owner: object, given: Sequence[Any], *orders: str) -> None:

@@ -42,8 +42,22 @@ def grouped_allgather(
 ) -> List[tf.Tensor]:
     """allgather() of each, all at once."""
     del ignore_name_scope
-    if not tensors:
-        return []
+    return _gather(tensors, name, process_set)[0] if tensors else []
+
+
+def gather_to_sum(
+    tensors: Sequence[Any], name: Optional[str] = None, process_set: Optional[ProcessSet] = None
+) -> Tuple[List[tf.Tensor], tf.Tensor]:
+    """grouped_allgather() of tensors that have as many rows each, and by how many a sum of these is divided for an
+    average. Of a rank that is lost amid it there are the rows of all tensors, or of none."""
+    outputs, _, there = _gather(tensors, name, process_set, True)
+    return outputs, there
+
+
+def _gather(
+    tensors: Sequence[Any], name: Optional[str], process_set: Optional[ProcessSet], as_one: bool = False
+) -> Tuple[List[tf.Tensor], List[tf.Tensor], tf.Tensor]:
+    """The rows of each, how many of them are each rank's, and by how many an average is divided."""
     members = members_of(process_set)
     base = _base(name, "allgather", members)
     ranks = members or tuple(range(session.size()))
@@ -51,18 +65,20 @@ def grouped_allgather(
     @tf.custom_gradient
     def call(*values: tf.Tensor) -> Any:
         results = _run(
-            lambda *given: _allgather(given[:-1], given[-1], members),
+            lambda *given: _allgather(given[:-1], given[-1], members, as_one),
             values,
             base,
-            [*(value.dtype for value in values), *[tf.int64] * len(values)],
+            [*(value.dtype for value in values), *[tf.int64] * len(values), tf.int64],
         )
-        outputs, counts = results[: len(values)], results[len(values) :]
+        outputs, counts, there = results[: len(values)], results[len(values) : -1], results[-1]
+        there.set_shape([])
         for value, gathered, rows in zip(values, outputs, counts):
             gathered.set_shape([None, *value.shape[1:]])
             rows.set_shape([len(ranks)])
 
         def gradient(*upstream: Optional[tf.Tensor]) -> List[Any]:
             """Every rank's rows have been used by all ranks: each gets the sum of what they say of its rows."""
+            upstream = upstream[: len(values)]
             used = [index for index, each in enumerate(upstream) if each is not None]  # integers have none
             sums = Reduce.of("Sum", process_set=process_set).dense(
                 [upstream[index] for index in used], _numbered(base + ".backward", len(used)), True
@@ -72,9 +88,10 @@ def grouped_allgather(
                 results[index] = tf.split(total, counts[index])[ranks.index(session.rank())]
             return results
 
-        return list(outputs), gradient
+        return [*outputs, *counts, there], gradient
 
-    return list(call(*[_with_rows(tensor) for tensor in tensors]))
+    results = call(*[_with_rows(tensor) for tensor in tensors])
+    return list(results[: len(tensors)]), list(results[len(tensors) : -1]), results[-1]
 
 
 def alltoall(
@@ -112,8 +129,8 @@ def alltoall(
         received = tf.cast(received, wanted.dtype)
 
         def gradient(upstream: tf.Tensor, _: tf.Tensor) -> Any:
-            back, _ = alltoall(upstream, received, base + ".backward", process_set=process_set)
-            return back, None
+            back, counts = alltoall(upstream, received, base + ".backward", process_set=process_set)
+            return _in_place(back, counts, tf.cast(wanted, counts.dtype), count), None
 
         return (output, received), gradient
 
@@ -165,9 +182,8 @@ def grouped_reducescatter(
     packed = [reduction.compression.compress(_with_rows(tensor)) for tensor in tensors]
     if not packed:
         return []
-    wholes = [reduction.is_average and tensor.dtype.is_integer for tensor, _ in packed]
     prepared = [reduction.of_integers(tensor) for tensor, _ in packed]
-    parts = [part.sum() if whole else part for (_, part), whole in zip(prepared, wholes)]
+    parts = [part for _, part in prepared]
     for (tensor, _), part in zip(prepared, parts):
         elements.kind(np.dtype(tensor.dtype.as_numpy_dtype), part.what.operation)
     base = _base(name, "reducescatter", reduction.what.members)
@@ -185,33 +201,48 @@ def grouped_reducescatter(
                 raise LookupError("byteps: minimum, maximum and product have no gradient")
             present = [each for each in upstream if each is not None]
             gathered = iter(grouped_allgather(present, base + ".backward", process_set=process_set))
-            return [
-                None if each is None else next(gathered) * tf.cast(reduction.factor, each.dtype) for each in upstream
-            ]
+            factor = reduction.factor(reduction.member_count)
+            return [None if each is None else next(gathered) * tf.cast(factor, each.dtype) for each in upstream]
 
         return list(outputs), gradient
 
-    sums = call(*[tensor for tensor, _ in prepared])
-    results = [part.mean(total) if whole else total for total, (_, part), whole in zip(sums, prepared, wholes)]
+    results = call(*[tensor for tensor, _ in prepared])
     return [reduction.compression.decompress(result, context) for result, (_, context) in zip(results, packed)]
+
+
+def _in_place(rows: tf.Tensor, counts: tf.Tensor, wanted: tf.Tensor, parts: int) -> tf.Tensor:
+    """`rows`, of which counts[i] came from the i-th rank, with zeros where it gave none, because it is lost."""
+    missing, tail = wanted - counts, tf.cast(tf.shape(rows)[1:], counts.dtype)
+    pieces = []
+    for index, part in enumerate(tf.split(rows, counts, num=parts)):
+        pieces += [part, tf.zeros(tf.concat([missing[index : index + 1], tail], 0), rows.dtype)]
+    return tf.concat(pieces, 0)
 
 
 # ---- in Python
 
 
-def _allgather(arrays: Sequence[np.ndarray], unique: str, members: Sequence[int]) -> List[np.ndarray]:
+def _allgather(arrays: Sequence[np.ndarray], unique: str, members: Sequence[int], as_one: bool) -> List[np.ndarray]:
+    """What _gather() says."""
     outputs = [_Output(array) for array in arrays]
     job = session.job()
-    counts = collectives.run_all(
+    said = collectives.run_all(
         job,
         [
-            collectives.allgather(job, name, _rows(array), output.allocate, members, once=True)
+            collectives.allgather_for_average(job, name, _rows(array), output.allocate, members, once=True)
             for array, output, name in zip(arrays, outputs, _numbered(unique, len(arrays)))
         ],
         arrays,
         outputs,
     )
-    return [*(output.array for output in outputs), *(np.array(each, np.int64) for each in counts)]
+    rows, there = [output.array for output in outputs], said[0][1]
+    counts = np.array([each for each, _ in said], np.int64)
+    if as_one and (counts != counts[0]).any():
+        is_whole = (counts == counts[0]).all(0)
+        there -= int(((counts[0] > 0) & ~is_whole).sum())
+        rows = [array[np.repeat(is_whole, count)] for array, count in zip(rows, counts)]
+        counts = counts * is_whole
+    return [*rows, *counts, np.array(there, np.int64)]
 
 
 def _alltoall(array: np.ndarray, splits: np.ndarray, unique: str, members: Sequence[int]) -> List[np.ndarray]:

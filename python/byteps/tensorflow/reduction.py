@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence, Type, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Type, Union
 
 import tensorflow as tf
 
@@ -49,29 +49,27 @@ class Reduce(NamedTuple):
         """Average or Sum."""
         return self.what.operation in (abi.AVERAGE, abi.SUM)
 
-    @property
-    def factor(self) -> float:
-        """What the sum is multiplied by."""
-        return (self.what.scale or 1.0) / (self.member_count if self.is_average else 1)
-
-    def sum(self) -> "Reduce":
-        """For averages of integers: the sum as it is, of which mean() makes the average."""
-        return self._replace(what=self.what._replace(operation=abi.SUM, scale=0.0), factors=(1.0, 1.0))
+    def factor(self, there: Any) -> Any:
+        """What a sum of so many ranks is multiplied by. An average is of those that are in it, which may be fewer than
+        all: one may be lost."""
+        scale = self.what.scale or 1.0
+        return scale / tf.cast(there, tf.float64) if self.is_average else scale
 
     def of_integers(self, tensor: tf.Tensor) -> "tuple[tf.Tensor, Reduce]":
         """What is reduced, and how: integers are multiplied by the first factor here, on each rank, towards zero, as
-        Horovod does. Other tensors as they are."""
-        before, after = self.factors
-        if not tensor.dtype.is_integer or before == 1.0:
+        Horovod does. Averages of them are those of floats, as TensorFlow divides. Other tensors as they are."""
+        if not tensor.dtype.is_integer:
             return tensor, self
-        scaled = tf.cast(tf.cast(tensor, tf.float64) * before, tensor.dtype)
-        what = self.what._replace(scale=0.0 if after == 1.0 else after)
-        return scaled, self._replace(what=what, factors=(1.0, after))
-
-    def mean(self, total: tf.Tensor) -> tf.Tensor:
-        """The average of integers whose sum this is, as a float."""
-        result = tf.math.truediv(total, tf.cast(self.member_count, total.dtype))
-        return result * tf.cast(self.what.scale, result.dtype) if self.what.scale else result
+        reduction, (before, after) = self, self.factors
+        if before != 1.0:
+            tensor = tf.cast(tf.cast(tensor, tf.float64) * before, tensor.dtype)
+            what = self.what._replace(scale=0.0 if after == 1.0 else after)
+            reduction = self._replace(what=what, factors=(1.0, after))
+        if self.is_average:
+            # What truediv makes of these, and exact to 24 and 53 bits.
+            tensor = tf.cast(tensor, tf.float32 if tensor.dtype.size <= 2 else tf.float64)
+            reduction = reduction._replace(compression=Compression.none)
+        return tensor, reduction
 
     def dense(
         self, tensors: Sequence[tf.Tensor], names_: Sequence[str], once: bool, priorities: Sequence[int] = ()
@@ -93,12 +91,9 @@ class Reduce(NamedTuple):
             if not chosen:
                 continue
             prepared = [self.of_integers(tensors[i]) for i in chosen]
-            part = prepared[0][1]
-            is_average = is_integer and self.is_average
+            part = prepared[0][1] if is_integer else self._replace(factors=(1.0, 1.0))  # `what.scale` has both
             order = [priorities[i] for i in chosen] if priorities else []
-            found = (part.sum() if is_average else part).dense(
-                [tensor for tensor, _ in prepared], [names_[i] for i in chosen], once, order
-            )
+            found = part.dense([tensor for tensor, _ in prepared], [names_[i] for i in chosen], once, order)
             for i, result in zip(chosen, found):
-                results[i] = part.mean(result) if is_average else result
+                results[i] = result
         return [result for result in results if result is not None]

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from byteps._core.process_sets import ProcessSet
 from byteps.tensorflow import names, xla
-from byteps.tensorflow.gather import grouped_allgather
+from byteps.tensorflow.gather import gather_to_sum
 from byteps.tensorflow.reduction import Reduce
 
 
@@ -30,8 +30,8 @@ def push_pull(
         return reduction.dense([tf.convert_to_tensor(slices)], [base], name is None)[0]
     process_set = ProcessSet(reduction.what.members) if reduction.what.members else None
     values, context = reduction.compression.compress(slices.values)
-    values, indices = grouped_allgather([values, slices.indices], base, process_set=process_set)
+    (values, indices), there = gather_to_sum([values, slices.indices], base, process_set)
     values = reduction.compression.decompress(values, context)
-    if reduction.factor != 1.0:
-        values = values * tf.cast(reduction.factor, values.dtype)
+    if reduction.is_average or reduction.what.scale:
+        values = values * tf.cast(reduction.factor(there), values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
