@@ -184,3 +184,16 @@ def partly(scale):
 def test_local_layers_learn_from_their_own_ranks_data(job2):
     job2.run(partly, True)
     job2.run(partly, False)
+
+
+def average_without_more_inputs():
+    average = None
+    if hvd.rank() < 2:
+        one = torch.sparse_coo_tensor([[0, 1 + hvd.rank()]], torch.tensor([3.0, 3.0]), (3,))
+        average = hvd.allreduce(one).to_dense().tolist()
+    hvd.join()
+    return average
+
+
+def test_a_rank_without_more_inputs_counts_in_a_sparse_average(job3):
+    assert job3.run(average_without_more_inputs) == [[2, 1, 1], [2, 1, 1], None]
