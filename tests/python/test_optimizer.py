@@ -526,7 +526,7 @@ def priorities():
 
     seen = []
     original = Repeated.start
-    Repeated.start = lambda self, tensor: seen.append((self.name, self.what.priority)) or original(self, tensor)
+    Repeated.start = lambda self, *given: seen.append((self.name, self.what.priority)) or original(self, *given)
     try:
         model = make_model()
         optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
