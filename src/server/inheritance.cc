@@ -127,11 +127,12 @@ const char* Inheritance::have(PartSum& part, WorkerRank from, const wire::Header
 
 void Inheritance::tell_settled(const PartSum& part, std::uint32_t frame_index, Round round,
                                WorkerRank whom, ShelfOutputs& out) const {
-  out.emplace_back(ShelfOutput::SettledFrame{.worker = whom,
-                                             .key = part.tensor->key,
-                                             .part = part.index,
-                                             .round = round,
-                                             .offset_bytes = frame_index * part.frame_bytes});
+  out.emplace_back(ShelfOutput::Ask{.kind = wire::Kind::kSettled,
+                                    .worker = whom,
+                                    .key = part.tensor->key,
+                                    .part = part.index,
+                                    .round = round,
+                                    .offset_bytes = frame_index * part.frame_bytes});
 }
 
 // A frame of which nobody lacks the sum of the round before, for all have said that they have it. (At a relay before

@@ -237,11 +237,12 @@ const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Heade
 // Of relays: what their crews have. Of frames that were told by a Have: that all have them.
 void say_what_crew_has(Settling& settling, ShelfOutputs& out) {
   for (const Settling::ToldFrame& each : settling.take_told()) {
-    out.emplace_back(ShelfOutput::SettledFrame{.worker = each.worker,
-                                               .key = each.frame.key,
-                                               .part = each.frame.part,
-                                               .round = each.frame.round,
-                                               .offset_bytes = each.frame.offset_bytes});
+    out.emplace_back(ShelfOutput::Ask{.kind = wire::Kind::kSettled,
+                                      .worker = each.worker,
+                                      .key = each.frame.key,
+                                      .part = each.frame.part,
+                                      .round = each.frame.round,
+                                      .offset_bytes = each.frame.offset_bytes});
   }
   for (const Settling::Frame& each : settling.take_crew_has()) {
     out.emplace_back(ShelfOutput::CrewHas{.key = each.key,
@@ -841,11 +842,12 @@ void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const st
   const bool is_of_ended_inputs = later_by(header.round, generations_.first_round()) < 0;
   // Nothing of it is summed here any more, for nobody lacks it.
   if (is_of_ended_inputs || (known == nullptr && !facts_.takes_over)) {
-    out.emplace_back(ShelfOutput::SettledFrame{.worker = from,
-                                               .key = header.key,
-                                               .part = header.part,
-                                               .round = header.round,
-                                               .offset_bytes = wire::kWholePart});
+    out.emplace_back(ShelfOutput::Ask{.kind = wire::Kind::kSettled,
+                                      .worker = from,
+                                      .key = header.key,
+                                      .part = header.part,
+                                      .round = header.round,
+                                      .offset_bytes = wire::kWholePart});
     return;
   }
   PartSum* const part =

@@ -110,8 +110,9 @@ struct ShelfOutput {
     WorkerRank worker;
     std::string text;
   };
-  // Of a shard that has taken another one's place: this worker is asked for the sum of a round of a frame (kGive), or
-  // to push it again (kAgain).
+  // A word to a worker about a round of a frame. Of a shard that has taken another one's place: it is asked for the sum
+  // (kGive), or to push it again (kAgain). Of any: all have the sum, of which it has said by a Have that it has it
+  // (kSettled).
   struct Ask {
     wire::Kind kind = wire::Kind::kGive;
     WorkerRank worker;
@@ -129,14 +130,6 @@ struct ShelfOutput {
   struct Settled {
     WorkerRank worker;
     std::uint32_t count = 0;
-  };
-  // Tell this worker, who has said by a Have that it has the sum of this round of a frame, that all have it.
-  struct SettledFrame {
-    WorkerRank worker;
-    Key key;
-    PartIndex part;
-    Round round;
-    std::uint64_t offset_bytes = 0;
   };
   // Sums of these elements of a tensor are without this worker, which is lost, from this round on. It is said when the
   // first of them is finished, by whoever finishes it: so of all that is said of a frame the earliest round is right,
@@ -164,8 +157,7 @@ using ShelfOutputs =
             ShelfOutput::Spoiled, ShelfOutput::InputsDone, ShelfOutput::InputsEnd,
             ShelfOutput::Forgotten, ShelfOutput::Had, ShelfOutput::CrewHas, ShelfOutput::CrewGone,
             ShelfOutput::Renew, ShelfOutput::Ask, ShelfOutput::ForgottenByAll, ShelfOutput::Settled,
-            ShelfOutput::SettledFrame, ShelfOutput::Absence, ShelfOutput::Violation,
-            ShelfOutput::Failure>;
+            ShelfOutput::Absence, ShelfOutput::Violation, ShelfOutput::Failure>;
 
 // Where it is recorded which sums a lost worker is not in: by who finishes them, a shard, or a relay that sums alone.
 // Must not block.

@@ -287,6 +287,7 @@ void WorkerLinks::tell(const ShelfOutput::Renew& renew) {
 void WorkerLinks::tell(const ShelfOutput::Ask& asked) {
   Message message;
   message.header.kind = asked.kind;
+  if (asked.kind == wire::Kind::kSettled) message.header.flags = wire::kOfFrame;
   message.header.epoch = service_.self.epoch;
   message.header.key = asked.key;
   message.header.part = asked.part;
@@ -310,19 +311,6 @@ void WorkerLinks::tell(const ShelfOutput::Settled& settled) {
   message.header.epoch = service_.self.epoch;
   message.header.worker = settled.worker;
   message.header.count = settled.count;
-  post(settled.worker, message);
-}
-
-void WorkerLinks::tell(const ShelfOutput::SettledFrame& settled) {
-  Message message;
-  message.header.kind = wire::Kind::kSettled;
-  message.header.flags = wire::kOfFrame;
-  message.header.epoch = service_.self.epoch;
-  message.header.worker = settled.worker;
-  message.header.key = settled.key;
-  message.header.part = settled.part;
-  message.header.round = settled.round;
-  message.header.offset_bytes = settled.offset_bytes;
   post(settled.worker, message);
 }
 

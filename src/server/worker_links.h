@@ -173,7 +173,6 @@ class WorkerLinks {
   void tell(const ShelfOutput::Ask& asked);
   void tell(const ShelfOutput::ForgottenByAll& forgotten);
   void tell(const ShelfOutput::Settled& settled);
-  void tell(const ShelfOutput::SettledFrame& settled);
   void tell(const ShelfOutput::Violation& violation);
   Message message_of(wire::Kind kind, Key key, std::span<const std::byte> payload);
   void post_to(std::optional<WorkerRank> one, const Message& message);

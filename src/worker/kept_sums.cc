@@ -41,6 +41,12 @@ bool may_count(const Tensor* tensor, const wire::Header& answer, bool stands_in)
   return later_by(answer.round, tensor->round) < 0;
 }
 
+// Of the active operation, which has no cargo: where its sums are.
+std::span<const std::byte> memory_of(const Work& work, const Tensor& tensor) {
+  const Op& op = work.operations[tensor.active];
+  return work.is_sent_to(tensor.spec) ? std::span<const std::byte>(op.output) : op.input;
+}
+
 // In a generation of inputs that has begun, nobody lacks anything of the one before.
 bool has_former(const Tensor& tensor) {
   return !tensor.kept.empty() && round_in_generation(tensor.round.value) > 0;
@@ -99,15 +105,9 @@ void KeptSums::copy(KeptFrame& kept, std::span<const std::byte> sum) {
   if (!sum.empty()) std::memcpy(kept.copy.span().data(), sum.data(), sum.size());
 }
 
-// Of the active operation, which has no cargo: where its sums are.
-std::span<const std::byte> KeptSums::memory_of(const Tensor& tensor) const {
-  const Op& op = work_.operations[tensor.active];
-  return work_.is_sent_to(tensor.spec) ? std::span<const std::byte>(op.output) : op.input;
-}
-
 void KeptSums::release(Tensor& tensor) {
   if (tensor.cargo != nullptr || tensor.kept.empty()) return;
-  const std::span<const std::byte> memory = memory_of(tensor);
+  const std::span<const std::byte> memory = memory_of(work_, tensor);
   for (std::uint32_t index = 0; index < tensor.parts.size(); ++index) {
     const PartState& part = tensor.parts[index];
     for (std::uint32_t frame = 0; frame < part.frame_count; ++frame) {
@@ -382,7 +382,7 @@ std::optional<std::span<const std::byte>> KeptSums::sum_of(const Tensor& tensor,
   }
   if (kept.where == KeptFrame::Where::kRoot) return std::span<const std::byte>();
   if (kept.where != KeptFrame::Where::kOperation || !work_.is_active(tensor)) return std::nullopt;
-  return memory_of(tensor).subspan(part.offset + frame * part.frame_bytes, bytes);
+  return memory_of(work_, tensor).subspan(part.offset + frame * part.frame_bytes, bytes);
 }
 
 // Whether somebody may lack a sum of this part that it has.

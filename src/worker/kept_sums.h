@@ -164,7 +164,6 @@ class KeptSums {
 
   KeptFrame* frame_of(const Open& answer);
   void sweep(Answers& answers);
-  std::span<const std::byte> memory_of(const Tensor& tensor) const;
   void copy(KeptFrame& kept, std::span<const std::byte> sum);
   bool is_open(const Tensor& tensor, std::uint32_t part) const;
   std::optional<std::span<const std::byte>> sum_of(const Tensor& tensor, std::uint32_t part,

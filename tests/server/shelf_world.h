@@ -109,7 +109,7 @@ struct Told {
   std::vector<ShelfOutput::CrewHas> crew_has;
   std::vector<Key> crews_gone;
   std::vector<ShelfOutput::Settled> settled;
-  std::vector<ShelfOutput::SettledFrame> settled_frames;
+  std::vector<ShelfOutput::Ask> settled_frames;  // of kSettled
   std::vector<ShelfOutput::Absence> absences;
   std::vector<Key> forgotten;
   int inputs_ends = 0;
@@ -132,11 +132,14 @@ struct Told {
         [this](ShelfOutput::Renew& it) { renewed.push_back(std::move(it)); },
         [this](ShelfOutput::Violation& it) { violations.push_back(std::move(it)); },
         [this](ShelfOutput::Ask& it) {
-          (it.kind == wire::Kind::kGive ? given : again).push_back(it);
+          const bool is_settled = it.kind == wire::Kind::kSettled;
+          (is_settled                     ? settled_frames
+           : it.kind == wire::Kind::kGive ? given
+                                          : again)
+              .push_back(it);
         },
         [this](ShelfOutput::ForgottenByAll& it) { forgotten_by_all.push_back(it); },
         [this](ShelfOutput::Settled& it) { settled.push_back(it); },
-        [this](ShelfOutput::SettledFrame& it) { settled_frames.push_back(it); },
         [this](ShelfOutput::Absence& it) { absences.push_back(std::move(it)); },
         [this](ShelfOutput::InputsEnd&) { ++inputs_ends; },
         [this](ShelfOutput::Forgotten& it) { forgotten.push_back(it.key); },
