@@ -181,6 +181,17 @@ def test_what_the_launcher_saw_names_the_signal_and_clears_those_it_ended(scene)
     assert verdict.is_known_to_launcher
 
 
+@pytest.mark.parametrize("told_s, who", [(6.0, ("worker", 0)), (9.0, ("server", 0))])
+def test_what_the_launcher_sends_when_it_ends_a_job_is_no_cause_but_what_came_before_it_is(scene, told_s, who):
+    lost = (8, "lost", {"role": "worker", "rank": 0, "host": "there:7", "text": "the other side closed it"})
+    scene.add("scheduler", None, 1, "job", STOPPED, [scene.ran(), lost], end_s=8.5)
+    scene.add("server", 0, 2, "job", STOPPED, [(6.01, "signal", {"name": "SIGINT"})])
+    ended = dict(role="server", rank=0, number=2, code=130, signal=0, cause="exited", told=1, told_t=int(told_s * S))
+    scene.add("launcher", None, 99, events=[(9.5, "ended", ended)])
+    verdict = scene.why()
+    assert (verdict.role, verdict.rank) == who, verdict
+
+
 def test_a_mismatch_comes_before_what_it_makes_the_ranks_do(scene):
     differs = {"kind": "tensor_differs", "detail": "A"}
     scene.add("worker", 0, 5, "operation", differs, [(4, "mismatch", {"text": "t"})], "they differ", epoch=1)

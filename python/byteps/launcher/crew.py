@@ -91,6 +91,7 @@ class Member:
         self.ended_s = 0.0
         self.is_replaced = False  # another was started in its place
         self.is_given_up = False  # it is not started again
+        self.told_s = 0.0  # when we first sent it a signal
         self.is_missed = False  # lost, and the job goes on without it
         self.ear: Optional[Ear] = None  # here
         self.session_lives = True  # it or something it started
@@ -535,6 +536,7 @@ class Crew:
         for link in {m.process.link for m in targets}:
             if link is not None:
                 link.send({"signal": int(number), "to": [m.number for m in targets if m.process.link is link]})
+            member.told_s = member.told_s or now
 
     def _failed(self, now: float) -> Optional[Member]:
         """Whom to blame: the first to fail, but a worker rather than a server that ended because the job failed."""
@@ -606,6 +608,8 @@ class Crew:
             self._say("its last lines:")
             for line in member.last_lines:
                 self._say("  | " + line.decode(errors="replace"))
+            if member.told_s:
+                event["told_t"] = int(member.told_s * 1e9)
 
     def _note_leftover(self, member: Member, number: int) -> None:
         what = member.title if member.is_running else f"something that {member.title} started"

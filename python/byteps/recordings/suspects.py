@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from byteps.recordings.causes import OTHER, Participant
+from byteps.recordings.fields import number_of
 from byteps.recordings.flight import Event, Recording, host_in, title
 
 
@@ -46,7 +47,27 @@ class Suspect:
 # ---------------------------------------------------------------------------- suspects
 
 
-def find_suspects(recordings: List[Recording]) -> Iterator[Suspect]:
+LATE_S = 0.05  # two clocks of one machine may differ by so much
+
+
+def find_suspects(recordings: List[Recording]) -> List[Suspect]:
+    return [each for each in claims(recordings) if not is_sent_by_launcher(each, recordings)]
+
+
+def is_sent_by_launcher(suspect: Suspect, recordings: List[Recording]) -> bool:
+    """The signal that it got is one of those with which bpslaunch ends a job."""
+    if suspect.kind != "told_to_stop" or not suspect.is_of_old_age:
+        return False
+    ended = [event for each in recordings if each.role == "launcher" for event in each.find("ended")]
+    for event in ended:
+        told = number_of(event.fields, "told_t")
+        is_it = told is not None and suspect.names(event.role, event.rank, host_in(event))
+        if told is not None and is_it and event.recording.wall(told) <= suspect.when + LATE_S:
+            return True
+    return False
+
+
+def claims(recordings: List[Recording]) -> Iterator[Suspect]:
     for recording in recordings:
         if recording.role == "launcher":
             yield from seen_by_launcher(recording, recordings)
