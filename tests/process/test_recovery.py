@@ -236,6 +236,23 @@ def test_a_server_that_is_told_twice_ends_at_once_and_is_lost(tmp_path):
     training.end()
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("servers, policy", [(1, "fail"), (2, "fail"), (2, "continue")])
+def test_bpslaunch_starts_servers_again_that_were_all_told_twice(place, servers, policy):
+    training = Training(place, servers=servers, environ={"BYTEPS_ON_WORKER_LOSS": policy}, steps=1500)
+    training.wait_for_step(30)
+    told = training.servers()
+    for pid in told:
+        os.kill(pid, signal.SIGTERM)
+    wait_for("a word about that", lambda: "nobody can take its place" in training.text() or training.is_over(), 20)
+    for pid in set(told) & set(training.servers()):
+        os.kill(pid, signal.SIGTERM)
+    wait_for("their likes", lambda: "it is started again" in training.text() or training.is_over(), 20)
+    training.end()
+    assert "was ended by signal SIGTERM (exit code 143): it is started again" in training.text()
+    assert "failed" not in training.text() and "First cause" not in training.text(), training.text()
+
+
 @pytest.mark.timeout(120)
 def test_bpslaunch_neither_blames_nor_starts_again_a_server_that_has_handed_over(place):
     training = Training(place, steps=250)

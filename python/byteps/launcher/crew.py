@@ -37,7 +37,7 @@ from byteps.launcher.link import SSH_FAILED, Link
 from byteps.launcher.losses import Ear
 from byteps.launcher.outlet import Outlet
 from byteps.launcher.plan import Plan, Process
-from byteps.launcher.restarts import Restarts
+from byteps.launcher.restarts import Restarts, signal_in
 from byteps.launcher.screen import Cutter, Label, Piece, Screen
 
 SETTLE_S = 0.5  # a server that says "the job failed" waits so long for a worker that says why
@@ -49,6 +49,7 @@ KILLED_WITHIN_S = 5.0  # another host has so long to say that what it was to kil
 LINK_TICK_S = 1.0
 EAR_TICK_S = 0.05
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
+NOT_STARTED = 126  # exit code where the system refuses to start a process once more
 REPLACED = 4  # of a server or a scheduler that was lost for a while: another one has, or had, its place
 
 
@@ -100,7 +101,7 @@ class Member:
         """code: as subprocess has it, negative for a signal. kind: "exited" or "killed" if it is not given; with
         trouble "host_lost" or "not_started"."""
         self.trouble = trouble
-        self.signal_number = max(0, -code)
+        self.signal_number = max(0, -code) if code < 0 or kind else signal_in(self.process.role, code)
         self.end_kind = kind or ("killed" if self.signal_number else "exited")
         self.exit_code = code if code >= 0 else 128 - code
         self.ended_s = time.monotonic()
@@ -262,7 +263,7 @@ class Crew:
             fresh = Member(process.again(attempt), member.index, self._has_prefix)
             self._members.append(fresh)
             if process.link is None:
-                self._start(fresh, keeper)
+                self._start_again(fresh, keeper)
             else:
                 there = self._remote[process.link]
                 fresh.number = len(there)
@@ -278,6 +279,13 @@ class Crew:
         if not self._goes_on or self._result is not None:
             return
         if any(m.process.role == "scheduler" and m.end_kind == "host_lost" for m in self._members):
+    def _start_again(self, member: Member, keeper: Keeper) -> None:
+        try:
+            self._start(member, keeper)
+        except OSError as error:  # no more processes, no memory: a failure as on another host
+            member.end(NOT_STARTED, f"cannot be started again: {error.strerror}", "not_started")
+            member.session_lives = False
+
             return  # none can be started at its address: all that was there has failed
         fresh = [m for m in self._members if m.may_be_missed and not (m.is_missed or m.is_replaced)]
         for member in fresh:

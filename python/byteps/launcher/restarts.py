@@ -3,6 +3,7 @@ that."""
 
 from __future__ import annotations
 
+import signal
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from byteps.launcher.environment import read_switch
@@ -12,7 +13,19 @@ WITHIN_S = 600.0  # ... in this time
 EARLY_DEATHS_MAX = 3  # one after the other ...
 EARLY_S = 1.0  # ... that soon after their starts: it cannot live
 
+# By these a service ends with an exit code of its own, 128 + n, after it has told all that the job is over.
+END_OF_JOB = {"server": (signal.SIGINT,), "scheduler": (signal.SIGINT, signal.SIGTERM)}
+
 Name = Tuple[str, Optional[int]]  # role and rank
+
+
+def signal_in(role: str, exit_code: int) -> int:
+    """The signal that has ended a service, by its exit code 128 + n: a server that was told to stop once more before
+    another had its place, or what a script around it says. 0: none, or it has ended the job with it."""
+    number = exit_code - 128
+    if role not in END_OF_JOB or not 0 < number < signal.NSIG or number in END_OF_JOB[role]:
+        return 0
+    return number
 
 
 class Restarts:
