@@ -242,6 +242,133 @@ def test_the_option_wins_over_the_variable():
         losses.settle({"BYTEPS_RECOVERY": "0"}, "continue")
 
 
+def test_all_that_are_lost_at_once_are_named_at_the_end(place):
+    does = "until [ -e at_once ]; do sleep 0.02; done; [ $BYTEPS_LOCAL_RANK = 4 ] || kill -9 $$"
+    run = Run(place, *THREE, "--workers", "5", *GOES_ON, "--", *program("none", "true", does + "; sleep 2"))
+    wait_for("all workers", all_here(place, 5))
+    (place.folder / "at_once").touch()
+    code, lines = run.end()
+    assert code == 0 and "all other workers ended well" in lines[-5], run.err
+    for rank, line in enumerate(lines[-4:]):
+        assert re.fullmatch(rf"bpslaunch: worker {rank} .* was lost: ended by .*; the job went on without it", line)
+
+
+# ---- exit codes of services
+
+
+def play(place, role, first):
+    """What the first process of this role does; one that is started again does as ever."""
+    path = place.folder / f"services/byteps_{role}"
+    path.write_text(path.read_text().replace("\n", f'\n[ -n "$BYTEPS_ATTEMPT" ] || {{ {first}; }}\n', 1))
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+@pytest.mark.parametrize("role, code, name", [
+    ("server", 143, "SIGTERM"), ("server", 137, "SIGKILL"), ("server", 139, "SIGSEGV"), ("scheduler", 134, "SIGABRT"),
+])  # fmt: skip
+def test_a_service_that_exits_with_the_code_of_a_signal_is_started_again(place, policy, role, code, name):
+    play(place, role, f"exit {code}")
+    run = Run(place, *THREE, "--on-worker-loss", policy, "--", *program("none", "true"))
+    run.wait_for(rf"{role}.* \(pid \d+\) was ended by signal {name} \(exit code {code}\): it is started again")
+    go(place)
+    code, lines = run.end()
+    assert code == 0 and "all workers ended well" in lines[-1], run.err
+    assert "failed" not in run.err and place.left() == []
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+@pytest.mark.parametrize("role, code", [("server", 130), ("scheduler", 130), ("scheduler", 143), ("server", 7)])
+def test_a_service_that_has_ended_the_job_with_its_exit_is_not_started_again(place, policy, role, code):
+    play(place, role, f"exit {code}")
+    got, out, err = place.run(*THREE, "--on-worker-loss", policy, "--", *program("none", "true"))
+    assert got == code and re.search(rf"{role}.* \(pid \d+\) failed with exit code {code}; ending the others", err), err
+    assert "started again" not in err and place.left() == []
+
+
+def test_a_service_that_always_exits_with_the_code_of_a_signal_is_given_up(place):
+    (place.folder / "services/byteps_server").write_text("#!/bin/bash\nexit 143\n")
+    code, out, err = place.run(*THREE, "--", *program("none", "true"))
+    assert code == 143 and err.count("it is started again") == 2, err
+    assert "server 0 is not started again: it died 3 times in a row within 1 s of its start" in err
+
+
+def test_a_service_that_cannot_be_started_again_fails_the_job_with_the_reason(place):
+    run = Run(place, *THREE, "--", *program("none", "true"))
+    wait_for("all workers", all_here(place))
+    (place.folder / "services/byteps_server").chmod(0o644)
+    os.kill(server_pid(place), signal.SIGKILL)
+    code, lines = run.end()
+    assert code == 126, run.err
+    assert "bpslaunch: server 0: cannot be started again: Permission denied; ending the others" in lines, run.err
+    assert place.left() == []
+
+
+def server_pid(place):
+    """Of the played one, once it sleeps."""
+    found = lambda: [pid for pid, what in place.living().items() if what == "sleep 999 " and is_server(pid)]
+    wait_for("a server", found)
+    return found()[0]
+
+
+def is_server(pid):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return b"DMLC_ROLE=server" in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+# ---- a keeper is killed
+
+
+def keeper_of(place, parent_pid):
+    """The child that has its parent's command line, for it was forked."""
+    found = lambda: [pid for pid, what in place.living().items()
+                     if what == place.living().get(parent_pid) and parent(pid) == parent_pid]  # fmt: skip
+    wait_for("a keeper", found)
+    (pid,) = found()
+    return pid
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_the_death_of_the_keeper_costs_the_job_nothing(place, policy):
+    run = Run(place, *THREE, "--on-worker-loss", policy, "--", *program("none", "true"))
+    wait_for("all workers", all_here(place))
+    os.kill(keeper_of(place, run.launcher.pid), signal.SIGKILL)
+    run.wait_for(r"the keeper \(pid \d+\), .*, has ended with signal SIGKILL: another one is started")
+    os.kill(server_pid(place), signal.SIGKILL)
+    run.wait_for("server 0 .*: it is started again")
+    os.kill(keeper_of(place, run.launcher.pid), signal.SIGKILL)
+    go(place)
+    code, lines = run.end()
+    assert code == 0 and "all workers ended well" in lines[-1], run.err
+    assert place.left() == []
+
+
+def test_the_next_keeper_ends_what_the_first_one_was_told_of(place):
+    stubborn = "trap '' TERM INT; while :; do sleep 1000; done"
+    run = Run(place, *THREE, "--", *program("none", "true", f'bash -c "{stubborn}"; echo not reached'))
+    wait_for("all workers", all_here(place))
+    os.kill(keeper_of(place, run.launcher.pid), signal.SIGKILL)
+    run.wait_for("another one is started")
+    run.launcher.kill()
+    run.launcher.wait()
+    assert place.left(wait_s=10) == []
+
+
+def test_a_keeper_that_is_killed_again_and_again_is_gone_without_at_last(place):
+    run = Run(place, *THREE, "--", *program("none", "true"))
+    wait_for("all workers", all_here(place))
+    for times in range(1, 11):
+        os.kill(keeper_of(place, run.launcher.pid), signal.SIGKILL)
+        run.wait_for("the keeper .* has ended", times=times)
+    assert run.err.count("another one is started") == 9
+    assert "has ended with signal SIGKILL, as 9 before it: the job goes on without one" in run.err
+    go(place)
+    assert run.end()[0] == 0, run.err
+    assert place.left() == []
+
+
 # ---- what the scheduler is told
 
 
@@ -385,6 +512,19 @@ def lose_host(place, ssh, how):
 
 def test_the_death_of_an_agent_is_the_loss_of_its_host(place, stand_in):
     lose_host(place, stand_in, lambda: os.kill(parent(worker_pid(place, 1)), signal.SIGKILL))
+
+
+def test_the_death_of_an_agent_s_keeper_costs_nothing(place, stand_in):
+    run = Run(place, *on_hosts(place, stand_in), *WAITING)
+    wait_for("all workers", all_here(place), 30)
+    agent = parent(worker_pid(place, 1))
+    first = keeper_of(place, agent)
+    os.kill(first, signal.SIGKILL)
+    wait_for("the next one", lambda: first not in place.living() and keeper_of(place, agent) != first)
+    go(place)
+    code, lines = run.end()
+    assert code == 0 and "all workers ended well" in lines[-1], run.err
+    assert place.left(wait_s=10) == []
 
 
 def test_the_end_of_an_agent_is_the_loss_of_its_host(place, stand_in):

@@ -94,6 +94,7 @@ class Agent:
             elif key.data != "output":
                 self._relay(key.data, key.fd)
         self._collect()
+        self._keeper.tend()
         for ear in self._ears.values():
             ear.flush()
         if time.monotonic() > self._heard_s + frames.SILENCE_S:

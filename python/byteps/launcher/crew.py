@@ -3,6 +3,7 @@
 One loop waits for output, for signals and for the next deadline; there are no threads. How it ends:
 - all workers ended with 0: servers and scheduler end by themselves within `grace_s`, or are told to. Result 0.
 - a server or the scheduler was killed, and the job survives that (BYTEPS_RECOVERY): it is started again (restarts.py).
+- our keeper was killed: another one is started (keeper.py).
 - a worker was lost, and the job goes on without it (losses.py): the scheduler is told at once. Result: that of the
   others. What else was lost with a host is not missed either, but for the scheduler. No worker is left: a failure.
 - another process failed: the workers get SIGTERM. Result: the exit code of who failed, or 128 + its signal.
@@ -48,8 +49,8 @@ LAST_OUTPUT_BYTES_MAX = 4 << 20  # the same once a failed job is being ended, wh
 KILLED_WITHIN_S = 5.0  # another host has so long to say that what it was to kill is gone
 LINK_TICK_S = 1.0
 EAR_TICK_S = 0.05
-JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 NOT_STARTED = 126  # exit code where the system refuses to start a process once more
+JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 REPLACED = 4  # of a server or a scheduler that was lost for a while: another one has, or had, its place
 
 
@@ -90,9 +91,9 @@ class Member:
         self.exit_code: Optional[int] = None  # 128 + n for signal n; None while it runs
         self.started_s = time.monotonic()
         self.ended_s = 0.0
+        self.told_s = 0.0  # when we first sent it a signal
         self.is_replaced = False  # another was started in its place
         self.is_given_up = False  # it is not started again
-        self.told_s = 0.0  # when we first sent it a signal
         self.is_missed = False  # lost, and the job goes on without it
         self.ear: Optional[Ear] = None  # here
         self.session_lives = True  # it or something it started
@@ -137,7 +138,7 @@ class Member:
     def how_lost(self) -> str:
         """Behind its name. For one that is_missed."""
         if self.signal_number:
-            return f"was ended by signal {_signal_name(self.signal_number)}"
+            return f"was ended by signal {sessions.signal_name(self.signal_number)}"
         if self.process.link is not None and self.end_kind == "host_lost":
             return f"was lost with its host {self.process.link.host.name}: {self.process.link.lost}"
         return f"was away for too long, and ended with exit code {self.exit_code}"
@@ -185,6 +186,7 @@ class Crew:
             while any(member.session_lives for member in self._members):
                 self._wait()
                 self._collect(keeper)
+                self._tend(keeper)
                 self._note_losses()
                 self._restart(keeper)
                 self._decide(time.monotonic())
@@ -244,6 +246,11 @@ class Crew:
             member.streams.append((file.fileno(), own, Cutter()))
             self._selector.register(file.fileno(), selectors.EVENT_READ, member)
 
+    def _tend(self, keeper: Keeper) -> None:
+        said = keeper.tend()
+        if said:
+            self._say(said)
+
     def _restart(self, keeper: Keeper) -> None:
         """Starts again what was killed and is to be there."""
         for member in list(self._members):
@@ -272,13 +279,6 @@ class Crew:
             for line in self._told:
                 self._tell(fresh, line)
 
-    # ---- losses
-
-    def _note_losses(self) -> None:
-        """Who was lost, where the job goes on."""
-        if not self._goes_on or self._result is not None:
-            return
-        if any(m.process.role == "scheduler" and m.end_kind == "host_lost" for m in self._members):
     def _start_again(self, member: Member, keeper: Keeper) -> None:
         try:
             self._start(member, keeper)
@@ -286,6 +286,13 @@ class Crew:
             member.end(NOT_STARTED, f"cannot be started again: {error.strerror}", "not_started")
             member.session_lives = False
 
+    # ---- losses
+
+    def _note_losses(self) -> None:
+        """Who was lost, where the job goes on."""
+        if not self._goes_on or self._result is not None:
+            return
+        if any(m.process.role == "scheduler" and m.end_kind == "host_lost" for m in self._members):
             return  # none can be started at its address: all that was there has failed
         fresh = [m for m in self._members if m.may_be_missed and not (m.is_missed or m.is_replaced)]
         for member in fresh:
@@ -529,6 +536,7 @@ class Crew:
     def _take(self, step: Step, now: float) -> None:
         targets = [m for m in self._members if m.session_lives and m.process.role in step.roles]
         for member in targets:
+            member.told_s = member.told_s or now
             if self._result == 0:
                 self._note_leftover(member, step.number)
         self._send(step.number, targets)
@@ -544,7 +552,6 @@ class Crew:
         for link in {m.process.link for m in targets}:
             if link is not None:
                 link.send({"signal": int(number), "to": [m.number for m in targets if m.process.link is link]})
-            member.told_s = member.told_s or now
 
     def _failed(self, now: float) -> Optional[Member]:
         """Whom to blame: the first to fail, but a worker rather than a server that ended because the job failed."""
@@ -601,6 +608,8 @@ class Crew:
                 event["host"] = member.process.link.hello.get("host", "")
             if self._result != 0 and member.ended_s > self._decided_s:
                 event["told"] = 1
+            if member.told_s:
+                event["told_t"] = int(member.told_s * 1e9)
             if member.is_replaced:
                 event["replaced"] = 1
             if member.is_missed and self._has_survivors():
@@ -616,12 +625,10 @@ class Crew:
             self._say("its last lines:")
             for line in member.last_lines:
                 self._say("  | " + line.decode(errors="replace"))
-            if member.told_s:
-                event["told_t"] = int(member.told_s * 1e9)
 
     def _note_leftover(self, member: Member, number: int) -> None:
         what = member.title if member.is_running else f"something that {member.title} started"
-        self._say(f"{what} still runs after the workers have ended: {_signal_name(number)}")
+        self._say(f"{what} still runs after the workers have ended: {sessions.signal_name(number)}")
 
     def _say(self, text: str) -> None:
         try:
@@ -632,12 +639,5 @@ class Crew:
 
 def _how(member: Member) -> str:
     if member.signal_number:
-        return f"signal {_signal_name(member.signal_number)} (exit code {member.exit_code})"
+        return f"signal {sessions.signal_name(member.signal_number)} (exit code {member.exit_code})"
     return f"exit code {member.exit_code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)

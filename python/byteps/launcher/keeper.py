@@ -3,6 +3,8 @@
 It reads from a pipe which sessions live ("+123", "-123"). The pipe ends when bpslaunch does, however it ends; sessions
 that still live then get SIGTERM, and SIGKILL two seconds later. It leads a session of its own, so that a signal to
 bpslaunch's group or terminal does not reach it.
+
+It may be killed itself. Then another one is forked, which is told of all sessions that live; the job does not notice.
 """
 
 from __future__ import annotations
@@ -10,46 +12,114 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Set
+from typing import Optional, Set
 
 from byteps.launcher import sessions
 
 GRACE_S = 2.0
+STARTS_MAX = 10  # a machine that kills one after the other will kill the next one, too
 
 
 class Keeper:
     def __init__(self) -> None:
-        """Forks; call it before there are other children, pipes or threads."""
-        read_end, self._write_end = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.close(self._write_end)
-                _keep(read_end)
-            finally:
-                os._exit(0)
-        os.close(read_end)
+        """Forks; call it before there are threads. OSError: there is none."""
+        self._watched: Set[int] = set()
+        self._pid: Optional[int] = None  # None: there is none
+        self._write_end = -1
+        self._starts = 0
+        self._start()
 
     def watch(self, session: int) -> None:
-        os.write(self._write_end, b"+%d\n" % session)
+        self._watched.add(session)
+        self._write(b"+%d\n" % session)
 
     def forget(self, session: int) -> None:
-        os.write(self._write_end, b"-%d\n" % session)
+        self._watched.discard(session)
+        self._write(b"-%d\n" % session)
+
+    def tend(self) -> str:
+        """Call it when a child has ended. If it was the keeper, starts another one, and returns what to say of that."""
+        if self._pid is None:
+            return ""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid == 0:
+            return ""
+        os.close(self._write_end)
+        self._pid = None
+        how = f"exit code {os.WEXITSTATUS(status)}"
+        if os.WIFSIGNALED(status):
+            how = f"signal {sessions.signal_name(os.WTERMSIG(status))}"
+        text = f"the keeper (pid {pid}), which ends the job if bpslaunch is killed, has ended with {how}"
+        if self._starts == STARTS_MAX:
+            return f"{text}, as {STARTS_MAX - 1} before it: the job goes on without one"
+        try:
+            self._start()
+        except OSError as error:
+            return f"{text}, and no other can be started: {error.strerror}; the job goes on without one"
+        return f"{text}: another one is started"
 
     def dismiss(self) -> None:
         """After this the keeper is gone; what it still watched is ended."""
-        os.close(self._write_end)
-        os.waitpid(self._pid, 0)
+        is_done = False
+        if self._pid is not None:
+            os.close(self._write_end)
+            is_done = os.waitpid(self._pid, 0)[1] == 0
+        if not is_done:
+            _end(self._watched)
+
+    def _start(self) -> None:
+        read_end, self._write_end = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(read_end)
+            os.close(self._write_end)
+            raise
+        if pid == 0:
+            code = 1
+            try:
+                _keep(read_end, set(self._watched))
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(read_end)
+        self._pid = pid
+        self._starts += 1
+
+    def _write(self, line: bytes) -> None:
+        if self._pid is None:
+            return
+        try:
+            os.write(self._write_end, line)
+        except BrokenPipeError:  # tend() sees to it: the next one begins with all that are watched
+            pass
 
 
-def _keep(read_end: int) -> None:
+def _keep(read_end: int, watched: Set[int]) -> None:
+    signal.set_wakeup_fd(-1)
     os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):  # or the reader of our output would wait for us
-        os.dup2(null, descriptor)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    watched = _follow(read_end)
+    _let_go(read_end)
+    _follow(read_end, watched)
+    _end(watched)
+
+
+def _let_go(kept: int) -> None:
+    """Of all descriptors but one: a pipe or a port that we held would seem to be in use when bpslaunch is gone, and the
+    reader of its output would wait for us."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor != kept:
+            try:
+                os.close(descriptor)
+            except OSError:
+                pass  # that of the folder
+
+
+def _end(watched: Set[int]) -> None:
     sessions.send(signal.SIGTERM, watched)
     deadline = time.monotonic() + GRACE_S
     while watched and time.monotonic() < deadline:
@@ -61,9 +131,8 @@ def _keep(read_end: int) -> None:
         watched &= set(sessions.members(watched))
 
 
-def _follow(read_end: int) -> Set[int]:
-    """The sessions still watched when the pipe ends."""
-    watched: Set[int] = set()
+def _follow(read_end: int, watched: Set[int]) -> None:
+    """Keeps the sessions that are watched, until the pipe ends."""
     with os.fdopen(read_end, "rb") as lines:
         for line in lines:
             session = int(line[1:])
@@ -71,4 +140,3 @@ def _follow(read_end: int) -> Set[int]:
                 watched.add(session)
             else:
                 watched.discard(session)
-    return watched

@@ -47,6 +47,13 @@ def send(signal_number: int, sessions: Iterable[int]) -> None:
                 pass
 
 
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
 def outputs(child: "subprocess.Popen[bytes]") -> Tuple[IO[bytes], IO[bytes]]:
     """Standard output and standard error of a child that was started with a pipe for each."""
     assert child.stdout is not None and child.stderr is not None
