@@ -27,6 +27,7 @@ constexpr const char* kHelp =
   --servers N      always so many servers (1 to 16; default: 1 to 3, by seed)
   --hosts KIND     apart: each worker has a host of its own; shared: one host has 2 to 4 workers, others 1 to 4; seed:
                    shared in one world of four (the default)
+  --formats        most sums and averages are of float32, and travel coded
   --gpus KIND      none: all tensors are in host memory; some: rank 0 has a GPU, and most others; seed: some in one
                    world of four (the default)
   --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, look-up,
@@ -60,6 +61,7 @@ struct Arguments {
   bool until_failure = false;
   std::string hosts_text;
   std::optional<sim::Hosts> hosts;  // none: as PlanOptions has it
+  bool formats = false;
   std::string gpus_text;
   std::optional<sim::Gpus> gpus;  // likewise
   std::string faults_text;
@@ -96,9 +98,10 @@ std::optional<Arguments> parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     bool known = word == "--verbose" || word == "--hashes" || word == "--until-failure" ||
-                 word == "--help" || word == "-h";
+                 word == "--formats" || word == "--help" || word == "-h";
     arguments.verbose |= word == "--verbose";
     arguments.hashes |= word == "--hashes";
+    arguments.formats |= word == "--formats";
     arguments.until_failure |= word == "--until-failure";
     if (word == "--faults" && i + 1 < argc) {
       arguments.faults_text = argv[++i];
@@ -142,6 +145,7 @@ std::string replay_command(const Arguments& arguments, std::uint64_t seed) {
   if (arguments.workers > 0) command += " --workers " + std::to_string(arguments.workers);
   if (arguments.servers > 0) command += " --servers " + std::to_string(arguments.servers);
   if (arguments.hosts) command += " --hosts " + arguments.hosts_text;
+  if (arguments.formats) command += " --formats";
   if (arguments.gpus) command += " --gpus " + arguments.gpus_text;
   if (arguments.faults) command += " --faults " + arguments.faults_text;
   return command;
@@ -157,6 +161,7 @@ sim::WorldOptions world_options(const Arguments& arguments, std::uint64_t seed) 
   options.plan.faults = arguments.faults;
   if (arguments.hosts) options.plan.hosts = *arguments.hosts;
   if (arguments.gpus) options.plan.gpus = *arguments.gpus;
+  options.plan.has_formats = arguments.formats;
   options.plan.worker_count = chosen(arguments.workers);
   options.plan.server_count = chosen(arguments.servers);
   return options;

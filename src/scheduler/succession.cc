@@ -120,6 +120,8 @@ bool Succession::replace(Arrival lost, const std::string& why, TimeNs now, Keepe
   seat.lost_why = {Code::kDisconnected, why, {.kind = CauseKind::kSilent}};
   speaker_.close(peer, {Code::kTimeout, why}, out);
   Speaker::news("lost", seat, " is lost: " + why, out, seat.lost_why);
+  Speaker::notice(LogLevel::kWarning,
+                  why + ": the job waits for it, or for another server that takes its place", out);
   return true;
 }
 

@@ -109,7 +109,8 @@ TensorSum& Inventory::make(Key key, WorkerRank from, wire::Declare declared,
   tensor->declared_by = from;
   tensor->part_count = facts.placement->part_count(declared.extent());
   tensor->kernels = kernels_for(declared.dtype, declared.operation, settings_.kernels);
-  if (declared.format != Format::kPlain && !facts.relay) {
+  // (To a relay elements come, whether there are servers behind it or none.)
+  if (declared.format != Format::kPlain && !facts.relay && !facts.keeps_links) {
     tensor->coding = coding_kernels_for(declared.format, settings_.kernels);
   }
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;

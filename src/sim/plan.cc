@@ -76,6 +76,18 @@ void suit_losses(TensorFacts& facts, Prng& prng) {
   facts.is_inexact = true;
 }
 
+// Its elements travel coded. What all must have is what the codes say, so the sum is one of several.
+void choose_format(TensorPlan& tensor, Prng& prng) {
+  TensorFacts& facts = tensor.facts;
+  const bool is_sum = facts.operation == Operation::kSum || facts.operation == Operation::kAverage;
+  if (!is_sum || facts.unit != 1 || tensor.odd_rank || prng.chance(0.3)) return;
+  facts.element_count = facts.bytes() / element_bytes(DType::kFloat32);
+  facts.dtype = DType::kFloat32;
+  facts.is_inexact = true;
+  facts.format = static_cast<Format>(1 + prng.below(kFormatCount - 1));
+  tensor.feeds_back = has_residual(facts.format) && prng.chance(0.7);
+}
+
 // Who is lost is in some sums and not in others, so that these are not what all together would have.
 void suit_vacancies(TensorPlan& tensor) {
   tensor.odd_rank.reset();
@@ -128,7 +140,8 @@ class Planner {
         later_prng_(stable_mix(prng.next())),
         hosts_prng_(stable_mix(prng.next())),
         gpus_prng_(stable_mix(prng.next())),
-        losses_prng_(stable_mix(prng.next())) {}
+        losses_prng_(stable_mix(prng.next())),
+        formats_prng_(stable_mix(prng.next())) {}
 
   WorldPlan plan() {
     worker_count_ = options_.worker_count.value_or(1 + below(5));
@@ -172,6 +185,11 @@ class Planner {
       plan_.faults.kinds.add(Fault::kLostWorker);
     }
     choose_losses(plan_, losses_prng_);
+    for (GenerationPlan& generation : plan_.generations) {
+      for (TensorPlan& tensor : generation.tensors) {
+        if (options_.has_formats) choose_format(tensor, formats_prng_);
+      }
+    }
     set_limit();
     return std::move(plan_);
   }
@@ -720,6 +738,7 @@ class Planner {
   Prng hosts_prng_;
   Prng gpus_prng_;
   Prng losses_prng_;
+  Prng formats_prng_;
   WorldPlan plan_;
   std::uint32_t worker_count_ = 0;
   std::uint32_t server_count_ = 0;

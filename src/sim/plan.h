@@ -22,7 +22,8 @@ struct TensorPlan {
   std::uint32_t rounds = 1;
   std::int32_t priority = 0;
   bool once = false;
-  bool is_early = false;  // training loops wait for it before they submit all others
+  bool feeds_back = false;  // coded: what the codes leave is in the next round
+  bool is_early = false;    // training loops wait for it before they submit all others
   // How many of the rounds each rank submits, when not all the same: some have no more inputs earlier. Empty: all.
   std::vector<std::uint32_t> rounds_of;
   // This rank believes something else about the tensor, so everybody must hear of a mismatch.
@@ -181,6 +182,7 @@ struct PlanOptions {
   std::optional<Faults> faults;               // each world has these; none: by seed
   Hosts hosts = Hosts::kBySeed;               // kShared: in all worlds of two workers or more
   Gpus gpus = Gpus::kBySeed;
+  bool has_formats = false;  // most sums and averages are of float32, and travel coded
 };
 
 WorldPlan make_plan(const PlanOptions& options, Prng prng);

@@ -84,6 +84,8 @@ void Trainer::begin_life() {
   job_end_ns_ = kNever;
   barriers_ = 0;
   idle_memory_.clear();
+  residuals_.clear();
+  left_.clear();
   state_ = State::kJoining;
 }
 
@@ -268,6 +270,13 @@ void Trainer::submit(const StepPlan& step) {
   submission.member_count = static_cast<std::uint32_t>(facts.members.size());
   submission.priority = tensor.priority;
   submission.once = tensor.once;
+  submission.format = static_cast<std::uint32_t>(facts.format);
+  if (tensor.feeds_back) {
+    std::vector<float>& residual = residuals_[step.tensor];
+    residual.resize(facts.element_count);
+    left_[step.tensor].resize(facts.element_count);
+    submission.residual = residual.data();
+  }
   operation.step = &step;
   if (step.on_device) launch(step, operation, submission);
   const Result<HandleId> handle = process_->door.submit(submission);
@@ -424,7 +433,24 @@ void Trainer::ended(Pending& operation, const Status& status) {
     ledger_.check_cause(process_->seat.name(), status);
   }
   if (!odd && status.is_ok()) check_result(operation);
+  if (tensor.feeds_back && status.is_ok()) check_residual(operation);
   free_all(operation);
+}
+
+// Where this process codes itself what it gives. (Rounds behind this one may have changed it already.)
+void Trainer::check_residual(const Pending& operation) {
+  const TensorFacts& facts = plan().tensors[operation.tensor].facts;
+  const Pipeline* const pipeline = process_->worker.pipeline();
+  if (process_->relay || pipeline == nullptr || facts.members.size() == 1) return;
+  std::vector<float>& left = left_[operation.tensor];
+  leave_residual(facts, pipeline->tensors().placement(),
+                 contribution(facts, operation.round, rank_, ledger_.worker_count()), left);
+  const bool goes_on = std::any_of(
+      operations_.begin(), operations_.end(),
+      [&](const Pending& each) { return each.step != nullptr && each.tensor == operation.tensor; });
+  if (!goes_on && residuals_[operation.tensor] != left) {
+    fail(Invariant::kExactResult, describe(operation) + " left another residual than its codes");
+  }
 }
 
 void Trainer::free_all(const Pending& operation) {

@@ -113,6 +113,7 @@ class Trainer {
   void look_for_ends();
   void ended(Pending& operation, const Status& status);
   void check_result(Pending& operation);
+  void check_residual(const Pending& operation);
   void free_all(const Pending& operation);
   void free_memory(GuardedMemory& memory, const std::string& what);
   void end_life();
@@ -129,7 +130,9 @@ class Trainer {
   State state_ = State::kStarting;
   std::uint32_t generation_ = 0;
   std::uint32_t lives_ = 0;
-  std::vector<std::unique_ptr<GuardedMemory>> memory_;  // outlives the process that lends it
+  std::vector<std::unique_ptr<GuardedMemory>> memory_;     // outlives the process that lends it
+  std::map<std::uint32_t, std::vector<float>> residuals_;  // by tensor; likewise
+  std::map<std::uint32_t, std::vector<float>> left_;       // what they should be
   std::unique_ptr<WorkerProcess> process_;
   std::size_t step_ = 0;
   TimeNs paused_until_ns_ = 0;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/ids.h"
+#include "kernels/coding.h"
 
 namespace byteps::sim {
 namespace {
@@ -156,12 +157,31 @@ void encode(DType dtype, double number, std::byte* to) {
 
 namespace {
 
-// Of widely different magnitudes, so that sums are rounded.
+// Of widely different magnitudes, so that sums are rounded; where they are coded together, of one.
 float inexact_at(const TensorFacts& tensor, std::uint32_t round, std::uint32_t rank,
                  std::uint64_t element) {
   const std::uint64_t bits = bits_at(tensor, round, rank, element);
   const double fraction = static_cast<double>(bits >> 12) / static_cast<double>(1ULL << 52);
-  return static_cast<float>(std::ldexp(2 * fraction - 1, static_cast<int>(bits % 16)));
+  const int exponent = tensor.format == Format::kPlain ? static_cast<int>(bits % 16) : 0;
+  return static_cast<float>(std::ldexp(2 * fraction - 1, exponent));
+}
+
+// What a code may be off by, as a share of the largest magnitude that is coded with it: half a step, and what the scale
+// was rounded up by; with error feedback what the round before left comes on top.
+double coding_error(Format format) {
+  switch (format) {
+    case Format::kPlain:
+      return 0;
+    case Format::kFloat16:
+      return 1.0 / 2048;
+    case Format::kBfloat16:
+      return 1.0 / 256;
+    case Format::kInt8:
+      return 1.0 / 250;
+    case Format::kInt4:
+      return 1.0 / 13;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -229,6 +249,8 @@ bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t
                    std::span<const std::byte> result, const Absent& absent, std::uint64_t first,
                    std::uint64_t end) {
   const std::uint32_t count = member_count(tensor, worker_count);
+  // Contributions are below 1; each is coded, what a machine has together perhaps, and the sum of all.
+  const double coded = 3 * coding_error(tensor.format) * 2 * count;
   for (std::uint64_t i = first; i < std::min(end, tensor.element_count); ++i) {
     double sum = 0;
     double magnitude = 0;
@@ -253,9 +275,28 @@ bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t
         (tensor.operation == Operation::kAverage ? static_cast<double>(count - lost) : 1.0);
     float given = 0;
     std::memcpy(&given, result.data() + i * sizeof given, sizeof given);
-    if (!(std::abs(given - sum * factor) <= 1e-5 * magnitude * std::abs(factor))) return false;
+    if (!(std::abs(given - sum * factor) <= (1e-5 * magnitude + coded) * std::abs(factor))) {
+      return false;
+    }
   }
   return true;
+}
+
+void leave_residual(const TensorFacts& tensor, const Placement& placement,
+                    std::span<const std::byte> contribution, std::vector<float>& residual) {
+  const Extent extent(tensor.bytes(), tensor.format);
+  const CodingKernels coding = coding_kernels_for(tensor.format, best_kernels());
+  const std::span left = std::as_writable_bytes(std::span(residual));
+  std::vector<std::byte> payload;
+  for (std::uint32_t index = 0; index < placement.part_count(extent); ++index) {
+    const Placement::Part part = placement.part(key_of(tensor.name), extent, index);
+    for (std::uint64_t at = 0; at < part.bytes; at += part.frame_bytes) {
+      const std::uint64_t bytes = std::min(part.frame_bytes, part.bytes - at);
+      payload.resize(payload_bytes_of({bytes, tensor.format}));
+      coding.encode(payload, contribution.subspan(part.offset + at, bytes),
+                    left.subspan(part.offset + at, bytes));
+    }
+  }
 }
 
 }  // namespace byteps::sim

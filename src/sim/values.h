@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/format.h"
+#include "base/placement.h"
 
 namespace byteps::sim {
 
@@ -28,7 +30,9 @@ struct TensorFacts {
   std::vector<std::uint32_t> rounds_of;
   std::uint32_t uneven_rounds = 0;
   bool is_inexact = false;  // float32: sums depend on the order of additions
-  std::int64_t unit = 1;    // of sums and averages: values are multiples of this power of two
+  // Of inexact sums and averages: how they travel, of which ranks have the same bits all the same.
+  Format format = Format::kPlain;
+  std::int64_t unit = 1;  // of sums and averages: values are multiples of this power of two
   std::uint64_t element_count = 0;
   std::uint64_t value_seed = 0;
 
@@ -57,5 +61,9 @@ std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t 
 bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t worker_count,
                    std::span<const std::byte> result, const Absent& absent = {},
                    std::uint64_t first = 0, std::uint64_t end = UINT64_MAX);
+
+// What the codes of a contribution, cut so, leave of it and of what was left before: error feedback.
+void leave_residual(const TensorFacts& tensor, const Placement& placement,
+                    std::span<const std::byte> contribution, std::vector<float>& residual);
 
 }  // namespace byteps::sim

@@ -480,7 +480,7 @@ class World {
       // A shard that saw only declarations that agree keeps what it has of such a tensor until the epoch ends.
       if (tensor.odd_rank) return;
       if (tensor.once || plan_.config.recovers) continue;
-      const std::uint64_t bytes = tensor.facts.bytes();
+      const Extent bytes(tensor.facts.bytes(), tensor.facts.format);
       const Key key = key_of(tensor.facts.name);
       for (std::uint64_t part = 0; part < placement.part_count(bytes); ++part) {
         const Placement::Part place = placement.part(key, bytes, part);

@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "base/planted.h"
+
 namespace byteps {
 
 void Coder::begin(Tensor& tensor) {
@@ -16,8 +18,8 @@ std::span<const std::byte> Coder::payload(Tensor& tensor, std::size_t place,
                                           std::span<std::byte> residual) {
   const std::size_t bytes = payload_bytes_of({elements.size(), tensor.spec.format});
   BufferRef& codes = tensor.codes->frames[place];
-  const bool is_new = !codes;
-  if (is_new) codes = pool_.take(bytes);
+  const bool is_new = !codes || PLANTED(coded_again);
+  if (!codes) codes = pool_.take(bytes);
   const std::span payload = codes.span().first(bytes);
   if (is_new) tensor.codes->kernels.encode(payload, elements, residual);
   return payload;

@@ -32,7 +32,6 @@ void begin_tensor(Work& work, std::map<Key, Status>& early, Tensor& tensor) {
     early.erase(known);
     return;
   }
-  if (work.is_coded(tensor.spec)) work.coder.begin(tensor);
   if (!work.is_behind_relays()) return;
   // Relays hold back what not all of their workers have contributed. So what it is here is said at once, whatever
   // credit there is: others may take it for another one, and wait for less or more.
@@ -74,7 +73,7 @@ void Pipeline::submit(PipelineCall&& call) {
                        "before all others have"});
   }
   const std::size_t known_count = work_.tensors.size();
-  const Result<TensorIndex> found = work_.tensors.find_or_add(call.name, call.spec);
+  const Result<TensorIndex> found = work_.find_or_add(call.name, call.spec);
   if (!found.is_ok()) return refuse(found.status());
   const TensorIndex index = found.value();
   Tensor& tensor = work_.tensors[index];

@@ -98,8 +98,8 @@ std::uint64_t Pull::put(Tensor& tensor, const wire::Header& header, const Named&
                         std::span<const std::byte> payload) {
   const std::uint64_t frame_bytes =
       TensorTable::frame_bytes(tensor.parts[header.part.value], named.frame);
-  const bool is_coded =
-      tensor.codes != nullptr && !payload.empty() && payload.size() != frame_bytes;
+  const bool is_coded = tensor.codes != nullptr && !payload.empty() &&
+                        payload.size() != frame_bytes && !PLANTED(codes_taken_for_elements);
   const std::uint64_t bytes = is_coded ? frame_bytes : payload.size();
   work_.counters.pulled_wire_bytes += payload.size();
   if (tensor.cargo != nullptr) {

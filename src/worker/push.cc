@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/planted.h"
 
 namespace byteps {
 namespace {
@@ -327,7 +328,8 @@ std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
   std::span<const std::byte> payload;
   const auto code_with = [&](std::span<std::byte> residual) {
     if (!residual.empty()) {
-      residual = residual.subspan(part.offset + frame * part.frame_bytes, elements.size());
+      const std::uint64_t offset = part.offset + frame * part.frame_bytes;
+      residual = residual.subspan(PLANTED(residual_of_first_frame) ? 0 : offset, elements.size());
     }
     payload =
         work_.coder.payload(tensor, tensor.place_of(staged_part_.part, frame), elements, residual);

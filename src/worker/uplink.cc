@@ -11,7 +11,7 @@ void Uplink::on_ready(PartRef ref) {
 void Uplink::forget(Key key, const wire::Declare& declared) {
   TensorIndex index = work_.tensors.find(key);
   if (index == kNoTensor && work_.config.duties.stands_in && !declared.name.empty()) {
-    const Result<TensorIndex> made = work_.tensors.find_or_add(declared.name, declared);
+    const Result<TensorIndex> made = work_.find_or_add(declared.name, declared);
     if (made.is_ok()) index = made.value();
   }
   if (index == kNoTensor) return;
@@ -26,13 +26,13 @@ void Uplink::forget(Key key, const wire::Declare& declared) {
 }
 
 void Uplink::note_begun(const wire::Declare& declared) {
-  const Result<TensorIndex> found = work_.tensors.find_or_add(declared.name, declared);
+  const Result<TensorIndex> found = work_.find_or_add(declared.name, declared);
   if (found.is_ok()) kept_.note_begun(found.value());
 }
 
 void Uplink::inherit(const wire::Declare& declared, PartIndex part, std::uint64_t offset_bytes,
                      Round round, const std::optional<std::span<const std::byte>>& sum) {
-  const Result<TensorIndex> found = work_.tensors.find_or_add(declared.name, declared);
+  const Result<TensorIndex> found = work_.find_or_add(declared.name, declared);
   if (found.is_ok()) kept_.inherit(found.value(), part, offset_bytes, round, sum);
 }
 

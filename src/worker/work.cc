@@ -57,4 +57,11 @@ void Work::complete(HandleId handle, const Status& status) {
   outputs.emplace_back(PipelineOutput::Complete{handle, status});
 }
 
+Result<TensorIndex> Work::find_or_add(std::string_view name, const Spec& spec) {
+  const std::size_t known_count = tensors.size();
+  Result<TensorIndex> found = tensors.find_or_add(name, spec);
+  if (tensors.size() > known_count && is_coded(spec)) coder.begin(tensors[found.value()]);
+  return found;
+}
+
 }  // namespace byteps

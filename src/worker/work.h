@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/buffer.h"
@@ -166,6 +167,9 @@ struct Work {
   void complete(HandleId handle, const Spec& spec, const Status& status);
   // The end of a handle that is no tensor's.
   void complete(HandleId handle, const Status& status);
+
+  // The tensor of this name, a new one perhaps, which may travel coded. See TensorTable.
+  Result<TensorIndex> find_or_add(std::string_view name, const Spec& spec);
 
   // Whether this pipeline pushes what that worker has.
   bool speaks_for(WorkerRank rank) const {

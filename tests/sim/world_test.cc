@@ -44,6 +44,14 @@ TEST(World, all_invariants_hold_for_200_seeds) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) expect_well(of_seed(seed));
 }
 
+TEST(World, all_invariants_hold_for_100_seeds_of_coded_tensors) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    WorldOptions options = of_seed(seed);
+    options.plan.has_formats = true;
+    expect_well(options);
+  }
+}
+
 TEST(World,
      all_invariants_hold_for_100_seeds_when_parts_are_kept_before_they_are_pushed_and_after) {
   std::size_t passed = 0;
