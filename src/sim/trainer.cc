@@ -83,9 +83,8 @@ void Trainer::begin_life() {
   failed_ = false;
   job_end_ns_ = kNever;
   barriers_ = 0;
-  idle_memory_.clear();
-  residuals_.clear();
-  left_.clear();
+  memory_.idle.clear();
+  fed_back_.clear();
   state_ = State::kJoining;
 }
 
@@ -224,10 +223,10 @@ void Trainer::end_life() {
 // Memory that an earlier round of this tensor has done with, or new memory.
 GuardedMemory* Trainer::memory_for(std::uint32_t tensor, bool output, std::size_t bytes) {
   if (plan().reuse_memory) {
-    const auto idle = idle_memory_.find({tensor, output});
-    if (idle != idle_memory_.end()) {
+    const auto idle = memory_.idle.find({tensor, output});
+    if (idle != memory_.idle.end()) {
       GuardedMemory* memory = idle->second;
-      idle_memory_.erase(idle);
+      memory_.idle.erase(idle);
       if (!memory->is_whole()) {
         fail(Invariant::kMemoryIsFree, "memory of " + plan().tensors[tensor].facts.name +
                                            " was written to after its handle had ended");
@@ -236,7 +235,7 @@ GuardedMemory* Trainer::memory_for(std::uint32_t tensor, bool output, std::size_
       return memory;
     }
   }
-  return memory_.emplace_back(std::make_unique<GuardedMemory>(bytes)).get();
+  return memory_.all.emplace_back(std::make_unique<GuardedMemory>(bytes)).get();
 }
 
 void Trainer::submit(const StepPlan& step) {
@@ -271,12 +270,7 @@ void Trainer::submit(const StepPlan& step) {
   submission.priority = tensor.priority;
   submission.once = tensor.once;
   submission.format = static_cast<std::uint32_t>(facts.format);
-  if (tensor.feeds_back) {
-    std::vector<float>& residual = residuals_[step.tensor];
-    residual.resize(facts.element_count);
-    left_[step.tensor].resize(facts.element_count);
-    submission.residual = residual.data();
-  }
+  if (tensor.feeds_back) submission.residual = fed_back_.residual_of(step.tensor, facts);
   operation.step = &step;
   if (step.on_device) launch(step, operation, submission);
   const Result<HandleId> handle = process_->door.submit(submission);
@@ -433,24 +427,7 @@ void Trainer::ended(Pending& operation, const Status& status) {
     ledger_.check_cause(process_->seat.name(), status);
   }
   if (!odd && status.is_ok()) check_result(operation);
-  if (tensor.feeds_back && status.is_ok()) check_residual(operation);
   free_all(operation);
-}
-
-// Where this process codes itself what it gives. (Rounds behind this one may have changed it already.)
-void Trainer::check_residual(const Pending& operation) {
-  const TensorFacts& facts = plan().tensors[operation.tensor].facts;
-  const Pipeline* const pipeline = process_->worker.pipeline();
-  if (process_->relay || pipeline == nullptr || facts.members.size() == 1) return;
-  std::vector<float>& left = left_[operation.tensor];
-  leave_residual(facts, pipeline->tensors().placement(),
-                 contribution(facts, operation.round, rank_, ledger_.worker_count()), left);
-  const bool goes_on = std::any_of(
-      operations_.begin(), operations_.end(),
-      [&](const Pending& each) { return each.step != nullptr && each.tensor == operation.tensor; });
-  if (!goes_on && residuals_[operation.tensor] != left) {
-    fail(Invariant::kExactResult, describe(operation) + " left another residual than its codes");
-  }
 }
 
 void Trainer::free_all(const Pending& operation) {
@@ -459,11 +436,11 @@ void Trainer::free_all(const Pending& operation) {
   }
   if (operation.output != nullptr) {
     free_memory(*operation.output, describe(operation));
-    idle_memory_[{operation.tensor, true}] = operation.output;
+    memory_.idle[{operation.tensor, true}] = operation.output;
   }
   if (operation.input != nullptr && operation.input != operation.output) {
     free_memory(*operation.input, describe(operation));
-    idle_memory_[{operation.tensor, false}] = operation.input;
+    memory_.idle[{operation.tensor, false}] = operation.input;
   }
 }
 
@@ -473,9 +450,20 @@ void Trainer::check_result(Pending& operation) {
   if (operation.output != nullptr) result = operation.output->span();
   ledger_.check_result(rank_, process_->seat.name() + ": " + describe(operation),
                        {generation_, operation.tensor, operation.round}, result);
-  if (operation.input == nullptr || operation.input == operation.output) return;
   const std::vector<std::byte> given =
       contribution(facts, operation.round, rank_, ledger_.worker_count());
+  // Where this process codes itself what it gives; rounds behind this one may have changed the residual already.
+  const Pipeline* const pipeline = process_->worker.pipeline();
+  const bool codes = !process_->relay && pipeline != nullptr && facts.members.size() != 1;
+  const bool goes_on = std::any_of(
+      operations_.begin(), operations_.end(),
+      [&](const Pending& each) { return each.step != nullptr && each.tensor == operation.tensor; });
+  if (codes && plan().tensors[operation.tensor].feeds_back &&
+      !fed_back_.is_right_after(operation.tensor, facts, pipeline->tensors().placement(), given) &&
+      !goes_on) {
+    fail(Invariant::kExactResult, describe(operation) + " left another residual than its codes");
+  }
+  if (operation.input == nullptr || operation.input == operation.output) return;
   const std::span<const std::byte> input = operation.input->span();
   if (!std::equal(input.begin(), input.end(), given.begin(), given.end())) {
     fail(Invariant::kExactResult, describe(operation) + " changed its input");
@@ -510,7 +498,7 @@ void Trainer::check_time() {
 }
 
 void Trainer::check_memory() {
-  for (const auto& memory : memory_) {
+  for (const auto& memory : memory_.all) {
     if (!memory->is_whole()) {
       ledger_.fail(
           Invariant::kMemoryIsFree,

@@ -17,6 +17,7 @@
 
 #include "base/prng.h"
 #include "sim/cluster.h"
+#include "sim/fed_back.h"
 #include "sim/ledger.h"
 #include "sim/plan.h"
 #include "sim/trace.h"
@@ -113,7 +114,6 @@ class Trainer {
   void look_for_ends();
   void ended(Pending& operation, const Status& status);
   void check_result(Pending& operation);
-  void check_residual(const Pending& operation);
   void free_all(const Pending& operation);
   void free_memory(GuardedMemory& memory, const std::string& what);
   void end_life();
@@ -130,9 +130,13 @@ class Trainer {
   State state_ = State::kStarting;
   std::uint32_t generation_ = 0;
   std::uint32_t lives_ = 0;
-  std::vector<std::unique_ptr<GuardedMemory>> memory_;     // outlives the process that lends it
-  std::map<std::uint32_t, std::vector<float>> residuals_;  // by tensor; likewise
-  std::map<std::uint32_t, std::vector<float>> left_;       // what they should be
+  struct Memory {
+    std::vector<std::unique_ptr<GuardedMemory>> all;
+    // By tensor and whether it is an output.
+    std::map<std::pair<std::uint32_t, bool>, GuardedMemory*> idle;
+  };
+  Memory memory_;     // outlives the process that lends it
+  FedBack fed_back_;  // likewise
   std::unique_ptr<WorkerProcess> process_;
   std::size_t step_ = 0;
   TimeNs paused_until_ns_ = 0;
@@ -141,8 +145,6 @@ class Trainer {
   TimeNs job_end_ns_ = kNever;       // when it had ended for this process
   std::uint32_t barriers_ = 0;
   std::vector<Pending> operations_;  // not ended
-  std::map<std::pair<std::uint32_t, bool>, GuardedMemory*>
-      idle_memory_;  // by tensor and whether it is an output
   std::uint64_t scribbles_ = 0;
   std::uint64_t reconnects_ = 0;
 };
