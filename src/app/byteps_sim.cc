@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "loop/clock.h"
+#include "commit.h"
 #include "sim/world.h"
 
 namespace byteps {

@@ -55,6 +55,12 @@ void tell_spares(const Seats& seats, const Speaker& speaker, std::size_t servers
   }
 }
 
+// It took the failure timeout or longer to notice.
+bool was_waited_for(const Status& why) {
+  const CauseKind kind = why.cause().kind;
+  return kind == CauseKind::kGone || kind == CauseKind::kSilent || kind == CauseKind::kUnreachable;
+}
+
 }  // namespace
 
 RosterKeeper::RosterKeeper(const Config& config)
@@ -580,8 +586,9 @@ void RosterKeeper::end_job(Status why, TimeNs now, Outputs& out, const std::stri
   phase_ = Phase::kEnding;
   recall_.end();
   succession_.say_farewell(out);
-  // With silence_ns() before it, as when a member stands still, this process too ends within twice the failure timeout.
-  const TimeNs lingers_ns = timeout_.failure_ns - (is_well ? 0 : 2 * timeout_.heartbeat_ns());
+  // Whoever stands still meanwhile wakes up before it would be lost, and is told. But after a loss that took
+  // silence_ns() to notice, this process too ends within twice the failure timeout.
+  const TimeNs lingers_ns = timeout_.failure_ns - (was_waited_for(why) ? 2 * timeout_.heartbeat_ns() : 0);
   ending_.begin(std::move(why), now + lingers_ns, out);
   try_end(now, out);
 }

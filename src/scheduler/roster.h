@@ -9,7 +9,7 @@
 //   kConfirming  until every server's Heartbeat carries the new epoch; then workers get the Roster
 //   kRunning     until all workers of this roster have left; then kGathering again, or the end
 //   kEnding      everyone is told (Fail; after success Leave) and answers Leave; until all have, or
-//                failure_ns has passed (after a failure two thirds of it)
+//                failure_ns has passed (two thirds of it after one that it took that long to notice)
 //   kEnded
 //
 // Invariants:

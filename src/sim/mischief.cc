@@ -397,7 +397,7 @@ void Mischief::kill(const Living& victim) {
 }
 
 // Between two messages that one of its threads sends in one turn: some have got what others have not. It dies all the
-// same when that thread does not send so many soon.
+// same when that thread does not send so many soon. (From its last message on it says nothing, so it cannot be spared.)
 void Mischief::kill_in_turn(const Living& victim, std::function<void(const Living&)> kill) {
   std::vector<SimTransport*> transports;
   for (const Thread& thread : victim.threads) {
@@ -411,11 +411,15 @@ void Mischief::kill_in_turn(const Living& victim, std::function<void(const Livin
     }
   };
   const std::size_t count = 1 + prng_.below(prng_.chance(0.5) ? 4 : 40);
-  transports[prng_.below(transports.size())]->let_leave(count, [this, die, transports] {
-    for (SimTransport* const each : transports) each->let_leave(0, nullptr);
-    cluster_.at(cluster_.now(), die);
+  const auto is_spared = [asked = victim.is_spared] { return asked && asked(); };
+  transports[prng_.below(transports.size())]->let_leave(count, [this, die, transports, is_spared] {
+    const bool dies = !is_spared();
+    for (SimTransport* const each : transports) each->let_leave(dies ? 0 : SIZE_MAX, nullptr);
+    if (dies) cluster_.at(cluster_.now(), die);
   });
-  cluster_.at(cluster_.now() + failure_ns() / 6, die);
+  cluster_.at(cluster_.now() + failure_ns() / 6, [die, is_spared] {
+    if (!is_spared()) die();
+  });
 }
 
 // It stands still for so long that it is lost, or perhaps. Then it goes on and finds out, or dies.

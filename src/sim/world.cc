@@ -129,8 +129,6 @@ class World {
 
   // The job goes on without a worker.
   void lose_worker(std::uint32_t rank, bool is_told) {
-    // Its process may serve for others that are lost, while it ends.
-    if (!trainers_[rank]->is_needed() && ledger_.lost_count() > 1) return;
     trainers_[rank]->die();
     if (!is_told) return;
     cluster_->at(cluster_->now() + fault_prng_.below(plan_.config.timeout.failure_ns / 20 + 1),
@@ -440,6 +438,9 @@ class World {
     each.rank = rank;
     if (plan_.config.continues && !ledger_.is_lost(rank))
       each.lose = [this, rank](bool is_told) { lose_worker(rank, is_told); };
+    each.is_spared = [this, rank] {
+      return plan_.config.continues && !trainers_[rank]->is_needed() && ledger_.lost_count() > 1;
+    };
     each.stand_still = [&trainer](TimeNs until) { trainer.stand_still(until); };
     return each;
   }

@@ -160,11 +160,17 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
   if (link.up || why.message() != link.last_down.message()) {
     record("down", shard, why, now);
   }
-  // A connection that was up for a while was a good one; one that ends as soon as it is made is not.
-  const bool was_good = link.up && now - link.up_since_ns >= job_.failure_ns / 6;
-  if (link.lost_since_ns == kNever || was_good) {
+  // A connection that was up for a while, or for longer than there was none, was a good one. One that ends as soon as it
+  // is made is not; but while it was there, the shard could be reached.
+  if (link.lost_since_ns == kNever) {
     link.lost_since_ns = now;
     link.attempt_count = 0;
+  } else if (link.up) {
+    const TimeNs up_ns = now - link.up_since_ns;
+    const bool was_good =
+        up_ns > std::min(job_.failure_ns / 6 - 1, link.up_since_ns - link.lost_since_ns);
+    link.lost_since_ns = was_good ? now : link.lost_since_ns + up_ns;
+    if (was_good) link.attempt_count = 0;
   }
   if (link.up && !is_expected && !link.closing) {
     LOG(log_, kInfo) << "lost " << describe(shard) << ": " << why.message();

@@ -794,7 +794,7 @@ TEST(Roster, a_member_says_whom_its_failure_is_about_but_not_who_says_it) {
   EXPECT_EQ(job.table.cause_to(job.worker0), expected);
 }
 
-TEST(Roster, after_a_failure_it_ends_when_all_have_heard_of_it_or_after_two_thirds_of_the_timeout) {
+TEST(Roster, after_a_failure_it_ends_when_all_have_heard_of_it_or_after_the_timeout) {
   for (const bool all_hear : {true, false}) {
     RunningJob job;
     job.table.say(job.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
@@ -804,7 +804,7 @@ TEST(Roster, after_a_failure_it_ends_when_all_have_heard_of_it_or_after_two_thir
     if (all_hear) {
       job.table.hear_end(job.server);
     } else {
-      job.table.pass(1900 * kMillisecond);
+      job.table.pass(2900 * kMillisecond);  // it may stand still for so long, and wake up
       EXPECT_FALSE(job.table.keeper().ended());
       job.table.pass(100 * kMillisecond);
       EXPECT_TRUE(job.table.closed(job.server));

@@ -170,6 +170,22 @@ TEST_F(ConnectionsTest, a_relay_is_given_up_later_than_the_scheduler_gives_up_it
             (Participant{.role = Role::kWorker, .rank = 4, .host = "alpha:14"}));
 }
 
+// Seed 5601336: messages that are damaged, each a few milliseconds after the connection was made anew.
+TEST_F(ConnectionsTest, a_server_that_can_be_reached_most_of_the_time_is_not_given_up) {
+  all_up();
+  for (TimeNs since = now_; now_ < since + 3 * kFailure;) {
+    transport_.end(peer(2), {Code::kDisconnected, "damaged"});
+    turn();
+    pass(kFailure / 30);  // a new attempt comes earlier
+    up(2);
+    pass(kFailure / 15);
+  }
+  EXPECT_TRUE(reached_.is_ok()) << reached_.message();
+  transport_.end(peer(2), {Code::kDisconnected, "damaged"});
+  pass(kFailure + 100 * kMillisecond);
+  EXPECT_FALSE(reached_.is_ok());
+}
+
 TEST_F(ConnectionsTest, the_relay_of_a_worker_that_left_is_not_missed) {
   all_up();
   transport_.end(peer(1));

@@ -497,6 +497,7 @@ TEST_F(WorkerTest, a_shard_that_only_asks_again_while_no_answer_comes_is_unreach
   const HandleId handle = submit("w", values);
   for (int i = 0; i < 200 && door_.membership().state().is_ok(); ++i) {
     transport_.end(shard(0), Status(Code::kDisconnected, "damaged on the way"));
+    turn();  // as soon as it has asked
     pass_with_heartbeats(100 * kMillisecond);
     if (!door_.membership().state().is_ok()) break;
     transport_.up(shard(0));
