@@ -333,10 +333,12 @@ class World {
       }
       return;
     }
+    // (One that was taken for lost may be ready when the others have left.)
     for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
-      if (!ready(trainers_[rank]) && !ledger_.is_lost(rank)) return;
+      const Trainer& trainer = *trainers_[rank];
+      if (!trainer.is_ready_to_leave() && !trainer.is_done() && !ledger_.is_lost(rank)) return;
     }
-    if (is_settling_) return;
+    if (is_settling_ || std::none_of(trainers_.begin(), trainers_.end(), ready)) return;
     is_settling_ = true;
     const TimeNs faults_end_ns = plan_.faults.until_ns + plan_.faults.length_max_ns;
     cluster_->at(std::max(cluster_->now(), faults_end_ns) + plan_.config.timeout.failure_ns,
