@@ -15,6 +15,7 @@ namespace byteps::bridge {
 struct Bridge::Pending {
   Done done;
   void* context;
+  Residuals::Kept residual;  // which the operation writes
 };
 
 int refuse(byteps_error* error, int code, const char* message) {
@@ -72,8 +73,18 @@ int Bridge::refuse_in_child(byteps_error* error) const {
 
 int Bridge::submit(byteps_tensor tensor, Done done, void* context, byteps_error* error) {
   if (const int code = refuse_in_child(error); code != BYTEPS_OK) return code;
-  std::unique_ptr<Pending> pending(new (std::nothrow) Pending{done, context});
+  std::unique_ptr<Pending> pending(new (std::nothrow) Pending{done, context, nullptr});
   if (pending == nullptr) return refuse(error, BYTEPS_SYSTEM, "out of memory");
+  if (tensor.residual == kResidualByName && tensor.dtype != BYTEPS_FLOAT32) {
+    tensor.residual = nullptr;  // nothing is coded
+  } else if (tensor.residual == kResidualByName) {
+    try {
+      pending->residual = residuals_.of(tensor.name, tensor.element_count);
+    } catch (const std::bad_alloc&) {
+      return refuse(error, BYTEPS_SYSTEM, "there is no memory for the residual of error feedback");
+    }
+    tensor.residual = pending->residual->data();
+  }
   const std::shared_lock lock(state_->mutex);
   if (state_->job == nullptr) {
     return refuse(error, BYTEPS_INVALID_ARGUMENT,
@@ -138,4 +149,20 @@ void byteps_bridge_detach(void) {
 }
 void byteps_bridge_finish(void) {
   byteps::bridge::bridge().finish();
+}
+float* byteps_bridge_residual(const char* name, uint64_t element_count) {
+  byteps::bridge::Residuals& residuals = byteps::bridge::bridge().residuals();
+  try {
+    const auto kept = element_count > 0 ? residuals.of(name, element_count) : residuals.find(name);
+    return kept == nullptr ? nullptr : kept->data();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+uint64_t byteps_bridge_residual_elements(const char* name) {
+  const auto kept = byteps::bridge::bridge().residuals().find(name);
+  return kept == nullptr ? 0 : kept->size();
+}
+void byteps_bridge_drop_residual(const char* name) {
+  byteps::bridge::bridge().residuals().drop(name);
 }

@@ -24,9 +24,13 @@
 
 #include <sys/types.h>
 
+#include "bridge/residuals.h"
 #include "byteps/byteps.h"
 
 namespace byteps::bridge {
+
+// Instead of the address of a tensor's residual: it has the one that is kept under its name.
+inline const auto kResidualByName = reinterpret_cast<float*>(uintptr_t{1});
 
 class Bridge {
  public:
@@ -47,13 +51,16 @@ class Bridge {
 
   // Any thread; never blocks. BYTEPS_OK: done(context, ...) will be called exactly once, perhaps before this returns.
   // Otherwise it will not be called, and *error says why. `tensor`: as for byteps_push_pull; queue
-  // and tag are set here. What it points to is read before this returns, except for input and
-  // output.
+  // and tag are set here, and the address of a residual that is kept here (kResidualByName). What it points to is read
+  // before this returns, except for input, output and residual.
   int submit(byteps_tensor tensor, Done done, void* context, byteps_error* error);
 
   // BYTEPS_OK, or in a process that was forked from the one that attached why nothing can be submitted. Asked before
   // any lock of a shim is taken: somebody may have held it when the child was made.
   int refuse_in_child(byteps_error* error) const;
+
+  // Of all jobs of this process, one after another.
+  Residuals& residuals() { return residuals_; }
 
   // The job's; 0 when there is none.
   uint32_t rank();
@@ -70,6 +77,7 @@ class Bridge {
   static void drain(byteps_queue* queue);
   bool is_forked() const;
 
+  Residuals residuals_;
   std::atomic<pid_t> owner_ = 0;  // the process that attached
   std::unique_ptr<State> state_ = std::make_unique<State>();
 };
@@ -87,4 +95,10 @@ extern "C" {
 BYTEPS_API int byteps_bridge_attach(byteps_job* job, byteps_error* error);
 BYTEPS_API void byteps_bridge_detach(void);
 BYTEPS_API void byteps_bridge_finish(void);
+// The residual that is kept under this name of a tensor: of so many elements, zeros at first and when it had another
+// number of them; or with 0, the one that there is. Valid until it is dropped or has another number of elements.
+// nullptr: there is none, or no memory for it.
+BYTEPS_API float* byteps_bridge_residual(const char* name, uint64_t element_count);
+BYTEPS_API uint64_t byteps_bridge_residual_elements(const char* name);
+BYTEPS_API void byteps_bridge_drop_residual(const char* name);
 }

@@ -103,6 +103,30 @@ TEST_F(BridgeToOne, a_call_that_is_refused_at_once_is_not_called_back) {
   EXPECT_EQ(told.times, 0);
 }
 
+TEST_F(BridgeToOne, keeps_a_residual_under_the_name_of_a_tensor_of_float32) {
+  std::vector<float> values(1000, 1.0F);
+  std::vector<Told> told(3);
+  byteps_tensor with = tensor("t", values);
+  with.format = BYTEPS_FORMAT_INT8;
+  with.flags = BYTEPS_CODED_WHERE_FIT;
+  with.residual = kResidualByName;
+  EXPECT_EQ(bridge_.submit(with, tell, &told[0], &error_), BYTEPS_OK) << error_.message;
+  ASSERT_NE(bridge_.residuals().find("t"), nullptr);
+  EXPECT_EQ(*bridge_.residuals().find("t"), std::vector<float>(1000));
+  (*bridge_.residuals().find("t"))[7] = 0.5F;
+  EXPECT_EQ((*bridge_.residuals().of("t", 1000))[7], 0.5F);
+  bridge_.residuals().drop("t");  // while it is in use, perhaps
+  EXPECT_EQ(bridge_.residuals().find("t"), nullptr);
+  with.name = "whole";
+  with.dtype = BYTEPS_INT32;
+  EXPECT_EQ(bridge_.submit(with, tell, &told[1], &error_), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(bridge_.residuals().find("whole"), nullptr);
+  leave();
+  EXPECT_EQ(told[0].code + told[1].code, BYTEPS_OK) << told[0].message << told[1].message;
+  EXPECT_EQ(bridge_.residuals().of("t", 5)->size(), 5U);
+  EXPECT_EQ(bridge_.residuals().of("t", 6)->at(5), 0.0F);
+}
+
 TEST_F(BridgeToOne, serves_many_threads_and_one_job_after_another) {
   for (int job = 0; job < 2; ++job) {
     std::vector<Told> told(4 * 250);

@@ -1,8 +1,10 @@
 """Coded sums: what they are, bit for bit, in which calls, on how many machines, and what error feedback carries on."""
 
 import copy
+import os
 import re
 import warnings
+import zlib
 
 import numpy as np
 import pytest
@@ -266,6 +268,119 @@ def test_adam_takes_its_state_as_ever(apart):
     assert all(accuracy > 0.9 for accuracy in apart.run(train))
 
 
+def ratio_by_variable(value, **options):
+    """How many times fewer bytes a step's gradients were."""
+    os.environ["BYTEPS_COMPRESSION"] = value
+    try:
+        model = model_of()
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), name=f"by {value}", **options
+        )
+    finally:
+        del os.environ["BYTEPS_COMPRESSION"]
+    before = bps.metrics()
+    model(torch.randn(8, 64)).square().sum().backward()
+    optimizer.step()
+    after = bps.metrics()
+    pushed, on_wire = after.pushed_bytes - before.pushed_bytes, after.pushed_wire_bytes - before.pushed_wire_bytes
+    return round(pushed / on_wire, 1), optimizer._gradients.has_error_feedback
+
+
+def test_where_a_script_chooses_nothing_the_variable_does(apart):
+    def train():
+        assert ratio_by_variable("none") == (1.0, False)
+        assert ratio_by_variable("int8")[0] > 3.4
+        assert ratio_by_variable("int4:error_feedback")[0] > 5.5
+        assert ratio_by_variable("int4:error_feedback")[1]
+        assert ratio_by_variable("int4", compression=bps.Compression.int8)[0] < 4
+        for wrong in ("int9", "fp16:error_feedback", "int8:feedback", "topk"):
+            with pytest.raises(ValueError, match=f"BYTEPS_COMPRESSION is '{wrong}': it must be none, fp16"):
+                ratio_by_variable(wrong)
+
+    apart.run(train)
+
+
+# ---- PowerSGD
+
+
+def dull_powersgd(gradients, residuals, right):
+    """One step of it, in numpy: (average, residuals, Q)."""
+    matrices = [gradient + residual for gradient, residual in zip(gradients, residuals)]
+    left, _ = np.linalg.qr(np.mean([matrix @ right for matrix in matrices], axis=0))
+    right = np.mean([matrix.T @ left for matrix in matrices], axis=0)
+    return left @ right.T, [matrix - left @ right.T for matrix in matrices], right
+
+
+def test_powersgd_is_that_of_a_dull_model(apart):
+    def gradient(rank, step):
+        return np.random.default_rng(10 * step + rank).standard_normal((96, 4, 5, 6)).astype(np.float32)
+
+    def average():
+        parameter = nn.Parameter(torch.zeros(96, 4, 5, 6))
+        bias = nn.Parameter(torch.zeros(96))
+        compression = bps.Compression.powersgd(rank=3)
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD([parameter, bias], lr=1.0), [("conv", parameter), ("bias", bias)], compression, name="low"
+        )
+        results = []
+        for step in range(3):
+            optimizer.zero_grad()
+            given = torch.from_numpy(gradient(bps.rank(), step))
+            before = bps.metrics().pushed_bytes
+            ((parameter * given).sum() + bias.sum() * bps.rank()).backward()
+            optimizer.step()
+            results.append(parameter.grad.clone().numpy())
+            assert torch.equal(bias.grad, torch.full((96,), 0.5))
+            assert bps.metrics().pushed_bytes - before < 4 * 3 * (96 + 120) + 4 * 96 + 1000
+        right = optimizer.state_dict()["byteps"]["residuals"]
+        return results, {name.split("low.")[1]: each.numpy() for name, each in right.items()}
+
+    (first, kept), (second, _) = apart.run(average)
+    generator = torch.Generator().manual_seed(zlib.crc32(b"Gradient.low.conv"))
+    right = torch.randn(120 * 3, generator=generator).numpy().reshape(120, 3)
+    residuals = [np.zeros((96, 120), np.float32) for _ in (0, 1)]
+    for step, (ours, others) in enumerate(zip(first, second)):
+        np.testing.assert_array_equal(ours, others)
+        given = [gradient(rank, step).reshape(96, 120) for rank in (0, 1)]
+        expected, residuals, right = dull_powersgd(given, residuals, right)
+        np.testing.assert_allclose(ours.reshape(96, 120), expected, rtol=0, atol=2e-5)
+    assert kept.keys() == {"conv", "conv#Q"}
+    np.testing.assert_allclose(kept["conv"].reshape(96, 120), residuals[0], rtol=0, atol=2e-5)
+
+
+def test_digits_are_learned_with_powersgd_and_training_goes_on_from_a_checkpoint(apart):
+    def train():
+        compression = bps.Compression.powersgd(rank=4)
+        before = bps.metrics()
+        state, _, accuracy = trained(compression, 200)
+        after = bps.metrics()
+        half, _, _ = trained(compression, 100)
+        rest, _, _ = trained(compression, 100, load=half)
+        return state[0], rest[0], accuracy, 200 * 4 * 68938 / (after.pushed_bytes - before.pushed_bytes)
+
+    results = apart.run(train)
+    for whole, rest, accuracy, ratio in results:
+        assert all(torch.equal(results[0][0][name], whole[name]) for name in whole)
+        assert all(torch.equal(rest[name], whole[name]) for name in whole)
+        assert accuracy > 0.95
+        assert ratio > 9
+
+
+def test_powersgd_is_for_optimizers(alone):
+    for wrong in (0, 1.5, True, "4"):
+        with pytest.raises(ValueError, match="it must be a number of at least 1"):
+            bps.Compression.powersgd(rank=wrong)
+    with pytest.raises(ValueError, match=re.escape("Compression.powersgd(rank=4): it is for optimizers")):
+        bps.push_pull(torch.zeros(64, 64), compression=bps.Compression.powersgd())
+    with pytest.raises(ValueError, match="torch has a hook of its own for it, powerSGD_hook"):
+        bps.DDPHookState(bps.Compression.powersgd())
+    model = model_of()
+    with pytest.raises(ValueError, match="it cannot be used with op=Sum"):
+        bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), compression=bps.Compression.powersgd(), op=bps.Sum
+        )
+
+
 # ---- torch's own DistributedDataParallel
 
 
@@ -361,3 +476,147 @@ def test_every_framework_gets_the_same_bytes(layer, format, request):
     expected = averaged([coded(each, format) for each in values], format)
     for result in request.getfixturevalue(fixture).run(call, format):
         np.testing.assert_array_equal(result, expected)
+
+
+# ---- error feedback in every framework
+
+
+def fed_back(rounds, format, first=0, residuals=None):
+    """The averages of rounds with error feedback, two ranks, and what is left of each."""
+    residuals = residuals or [np.zeros(LARGE, np.float32) for _ in (0, 1)]
+    results = []
+    for seed in range(first, first + rounds):
+        pushed = []
+        for rank in (0, 1):
+            wanted = values_of(rank, seed=seed) + residuals[rank]
+            pushed.append(coded(wanted, format))
+            residuals[rank] = wanted - pushed[rank]
+        results.append(averaged(pushed, format))
+    return results, residuals
+
+
+def calls_of_jax():
+    import jax
+
+    import byteps.jax as layer
+
+    def call(compression):
+        run = lambda x: layer.push_pull(x, name=f"fed.{compression}", compression=compression)
+        compiled = jax.jit(run)
+        return lambda index, x: np.asarray((compiled if index % 2 else run)(x))
+
+    return layer, call
+
+
+def calls_of_tensorflow():
+    import tensorflow as tf
+
+    import byteps.tensorflow as layer
+
+    def call(compression):
+        run = lambda x: layer.push_pull(x, name=f"fed.{compression}", compression=compression)
+        graph, compiled = tf.function(run), tf.function(run, jit_compile=True)
+        return lambda index, x: (run, graph, compiled)[index % 3](tf.constant(x)).numpy()
+
+    return layer, call
+
+
+def calls_of_keras():
+    import keras
+
+    import byteps.keras as layer
+
+    def call(compression):
+        sgd = keras.optimizers.SGD(1.0)
+        optimizer = layer.DistributedOptimizer(sgd, name=f"fed.{compression}", compression=compression)
+        variable = keras.Variable(np.zeros(LARGE, np.float32), name="v")
+
+        def one(index, x):
+            del index
+            variable.assign(np.zeros(LARGE, np.float32))
+            optimizer.apply([keras.ops.convert_to_tensor(x)], [variable])
+            return -keras.ops.convert_to_numpy(variable.value)
+
+        return one
+
+    return layer, call
+
+
+def calls_of_mxnet():
+    import mxnet as mx
+
+    import byteps.mxnet as layer
+
+    def call(compression):
+        optimizer = layer.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0), compression=compression)
+
+        def one(index, x):
+            del index
+            weight = mx.nd.zeros(LARGE)
+            optimizer.update(0, weight, mx.nd.array(x), None)
+            return -weight.asnumpy()
+
+        return one
+
+    return layer, call
+
+
+def feeding_back(calls, format):
+    """Four rounds; and from a checkpoint after two of them, in another compressor and in the same one, the others."""
+    layer, call = calls()
+    compression = getattr(layer.Compression, format)(error_feedback=True)
+    run = call(compression)
+    rounds = [run(seed, values_of(layer.rank(), seed=seed)) for seed in (0, 1)]
+    saved = copy.deepcopy(compression.state())
+    rounds += [run(seed, values_of(layer.rank(), seed=seed)) for seed in (2, 3)]
+    compression.load_state(saved)  # of programs that are compiled already
+    again = [run(seed, values_of(layer.rank(), seed=seed)) for seed in (2, 3)]
+    other = getattr(layer.Compression, format)(error_feedback=True)
+    other.load_state(saved)
+    assert all(np.array_equal(saved["residuals"][name], each) for name, each in other.state()["residuals"].items())
+    with pytest.warns(UserWarning, match="error feedback begins with zeros: what is loaded has none"):
+        compression.load_state(None)
+    anew = run(0, values_of(layer.rank(), seed=0))
+    return rounds, again, anew, [each for each in saved["residuals"].values()]
+
+
+FED_BACK = {
+    "jax": (calls_of_jax, "job2"),
+    "tensorflow": (calls_of_tensorflow, "tf_job2"),
+    "keras": (calls_of_keras, "job2"),
+    "mxnet": (calls_of_mxnet, "mxnet_job2"),
+}
+
+
+@pytest.mark.parametrize("format", ["int8", "int4"])
+@pytest.mark.parametrize("layer", FED_BACK)
+def test_error_feedback_is_that_of_the_model_in_every_framework(layer, format, request):
+    calls, fixture = FED_BACK[layer]
+    if fixture != "mxnet_job2":
+        pytest.importorskip(layer)
+    expected, _ = fed_back(4, format)
+    _, residuals = fed_back(2, format)
+    results = request.getfixturevalue(fixture).run(feeding_back, calls, format)
+    for rank, (rounds, again, anew, saved) in enumerate(results):
+        for result, wanted in zip(rounds, expected):
+            np.testing.assert_array_equal(result, wanted)
+        for result, wanted in zip(again, expected[2:]):
+            np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(anew, expected[0])
+        assert len(saved) == 1
+        np.testing.assert_array_equal(saved[0], residuals[rank])
+
+
+def unnamed_with_feedback(module):
+    import importlib
+
+    layer = importlib.import_module(f"byteps.{module}")
+    with pytest.raises(ValueError, match="give the tensor a name"):
+        layer.push_pull(values_of(0), compression=layer.Compression.int8(error_feedback=True))
+    with pytest.raises(ValueError, match="Compression.int8 has no state"):
+        layer.Compression.int8.state()
+
+
+@pytest.mark.parametrize("module", ["jax"])
+def test_what_has_no_name_has_no_residual(alone, module):
+    unnamed_with_feedback(module)

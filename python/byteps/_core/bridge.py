@@ -6,7 +6,7 @@ A shim lies beside libbyteps.so, and is linked to it: the one that is loaded alr
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_int, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint64, c_void_p
 from pathlib import Path
 from typing import Dict
 
@@ -46,6 +46,12 @@ class Bridge:
         self.library.byteps_bridge_attach.argtypes = [c_void_p, POINTER(abi.Error)]
         self.library.byteps_bridge_detach.restype = None
         self.library.byteps_bridge_finish.restype = None
+        self.library.byteps_bridge_residual.restype = c_void_p
+        self.library.byteps_bridge_residual.argtypes = [c_char_p, c_uint64]
+        self.library.byteps_bridge_residual_elements.restype = c_uint64
+        self.library.byteps_bridge_residual_elements.argtypes = [c_char_p]
+        self.library.byteps_bridge_drop_residual.restype = None
+        self.library.byteps_bridge_drop_residual.argtypes = [c_char_p]
 
     def attach(self, job: client.Job) -> None:
         error = abi.Error()

@@ -10,9 +10,12 @@ float32 of at least BYTEPS_MIN_COMPRESS_BYTES. Other tensors travel as they are.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Tuple
+import os
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from byteps._core import abi
+from byteps._core.exchange import RESIDUAL_BY_NAME, Exchange
+from byteps._core.residuals import Residuals
 
 __all__ = [
     "CastCompressor",
@@ -25,7 +28,45 @@ __all__ = [
     "checked_compression",
     "checked_stateless",
     "format_of",
+    "gradient_compression",
+    "with_residual",
 ]
+
+VARIABLE = "BYTEPS_COMPRESSION"
+
+
+def gradient_compression(compression: Any, choices: Any, params: Optional[Dict[str, Any]] = None) -> Any:
+    """How gradients travel: as a script says, by a compressor or in the original's way by `params`; where it chooses
+    nothing, as BYTEPS_COMPRESSION says. `choices`: the layer's Compression. ValueError for what is none."""
+    if params:
+        compression = _of_params(params, compression, choices)
+    if checked_compression(compression) is not NoneCompressor:
+        return compression
+    chosen = os.environ.get(VARIABLE) or "none"
+    title, _, more = chosen.partition(":")
+    found = getattr(choices, title, None) if title in ("none", "fp16", "bf16", "int8", "int4") else None
+    if found is not None and not more:
+        return found
+    if isinstance(found, Coded) and more == "error_feedback":
+        return found(error_feedback=True)
+    raise ValueError(
+        f"{VARIABLE} is '{chosen}': it must be none, fp16, bf16, int8, int4, int8:error_feedback or "
+        "int4:error_feedback, and one that this framework has"
+    )
+
+
+def _of_params(params: Dict[str, Any], compression: Any, choices: Any) -> Any:
+    """compression_params as the original understands them, of which this version has fp16."""
+    params = dict(params)
+    fp16 = params.pop("fp16", False)
+    unknown = {key: value for key, value in params.items() if value}
+    if unknown:
+        raise ValueError(
+            f"compression_params {unknown} are not supported in this version; it has {{'fp16': True}}, which sends "
+            "gradients in 16 bits, and compression=Compression.int8 and .int4, which send fewer"
+        )
+    return choices.fp16 if fp16 else compression
+
 
 def checked_compression(compression: Any) -> Any:
     """`compression`, a compressor. ValueError for what is none, as its name is."""
@@ -36,14 +77,17 @@ def checked_compression(compression: Any) -> Any:
 
 def checked_cast(compression: Any, where: str) -> Any:
     """The same where nothing is coded."""
-    if isinstance(checked_compression(compression), Coded):
+    checked_stateless(compression)
+    if isinstance(compression, Coded):
         raise ValueError(f"compression is {compression!r}: {where} codes nothing; use Compression.none, .fp16 or .bf16")
     return compression
 
 
 def checked_stateless(compression: Any) -> Any:
     """The same where nothing is kept from one call to the next."""
-    if isinstance(checked_compression(compression), Coded) and compression.error_feedback:
+    if getattr(checked_compression(compression), "for_optimizers", False):
+        raise ValueError(f"compression is {compression!r}: it is for optimizers; give it to DistributedOptimizer")
+    if isinstance(compression, Coded) and compression.error_feedback:
         raise ValueError(
             f"compression is {compression!r}: error feedback is kept by an optimizer; give it to DistributedOptimizer, "
             f"or use Compression.{compression.title} here"
@@ -98,32 +142,73 @@ class CastCompressor(Compressor):
         return tensor if ctx is None else cls.cast(tensor, ctx)
 
 
-class Coded(NamedTuple):
+class Coded:
     """Compression.int8 and .int4, and with error feedback Compression.int8(error_feedback=True): what the codes of one
-    round leave of the elements is added to those of the next."""
+    round leave of the elements is added to those of the next.
 
-    title: str
-    format: int  # abi.FORMAT_INT8, ...
-    error_feedback: bool = False
+    In torch an optimizer keeps that, and its state_dict() has it. In the other layers the compressor does, for all the
+    tensors that it is given for: save state() on each rank beside the optimizer, and give it to load_state()."""
+
+    def __init__(self, title: str, format: int, error_feedback: bool = False) -> None:
+        self.title = title
+        self.format = format  # abi.FORMAT_INT8, ...
+        self.residuals = Residuals() if error_feedback else None
+
+    @property
+    def error_feedback(self) -> bool:
+        return self.residuals is not None
 
     def __call__(self, error_feedback: bool = True) -> "Coded":
-        return self._replace(error_feedback=bool(error_feedback))
+        return Coded(self.title, self.format, error_feedback)
+
+    def state(self) -> Dict[str, Any]:
+        """Between two steps: this rank's residuals, arrays of numpy by name, and where the rank is."""
+        return self._feeding_back().state()
+
+    def load_state(self, saved: Optional[Dict[str, Any]]) -> None:
+        """What state() gave on the same rank of a job with the same machines; else all begin with zeros, with a
+        warning."""
+        self._feeding_back().load(saved)
+
+    def _feeding_back(self) -> Residuals:
+        if self.residuals is None:
+            raise ValueError(f"{self!r} has no state: Compression.{self.title}(error_feedback=True) has")
+        return self.residuals
+
+    def __eq__(self, other: Any) -> bool:
+        """They mean the same."""
+        return isinstance(other, Coded) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> Tuple[int, bool]:
+        return self.format, self.error_feedback
 
     def __repr__(self) -> str:
         return f"Compression.{self.title}" + ("(error_feedback=True)" if self.error_feedback else "")
 
     # Where a layer asks no more of a compressor.
-    @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, None]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: None) -> Any:
-        return tensor
+    compress = staticmethod(NoneCompressor.compress)
+    decompress = staticmethod(NoneCompressor.decompress)
 
 
 INT8 = Coded("int8", abi.FORMAT_INT8)
 INT4 = Coded("int4", abi.FORMAT_INT4)
+
+
+def with_residual(what: Exchange, name: str, compression: Any, bridge: Callable[[], Any]) -> Exchange:
+    """`what` for a tensor of this name, scoped: with its residual, if the compressor feeds back. `bridge`: gives the
+    library of the bridge that the tensor is submitted to."""
+    if not (isinstance(compression, Coded) and compression.residuals is not None):
+        return what
+    if what.once:
+        raise ValueError(
+            f"compression is {compression!r}: error feedback is for tensors that travel again and again, so give the "
+            "tensor a name"
+        )
+    compression.residuals.note(name, bridge())
+    return what._replace(residual=RESIDUAL_BY_NAME)
 
 
 def format_of(compression: Any) -> int:

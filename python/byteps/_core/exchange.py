@@ -18,6 +18,7 @@ from typing import NamedTuple, Sequence, Tuple
 
 from byteps._core import abi, errors
 
+RESIDUAL_BY_NAME = 1  # kResidualByName (src/bridge/bridge.h)
 PREFIX = b"byteps."  # of the names that layers give to tensors of their users
 
 
@@ -43,6 +44,7 @@ class Exchange(NamedTuple):
     priority: int = 0  # a larger one goes first; equal on all ranks is best
     once: bool = False  # the name is never used again
     format: int = abi.FORMAT_PLAIN  # how its elements travel, where it is for such a tensor (CODED_WHERE_FIT)
+    residual: int = 0  # of error feedback: an address, or RESIDUAL_BY_NAME in a bridge; 0: none
 
     def tensor(
         self,
@@ -78,6 +80,7 @@ class Exchange(NamedTuple):
             tensor.member_count = len(self.members)
         if self.format:
             tensor.format = self.format
+            tensor.residual = self.residual or None
         if place.memory != abi.HOST_MEMORY:
             tensor.memory, tensor.device, tensor.stream = place
         return tensor
@@ -92,6 +95,7 @@ class Exchange(NamedTuple):
 
     @classmethod
     def unpacked(cls, packed: str) -> "Exchange":
+        """What packed() was made of, but for a residual, which is that of one tensor."""
         content = bytes.fromhex(packed)
         tensor = abi.Tensor.from_buffer_copy(content)
         members = (ctypes.c_uint32 * tensor.member_count).from_buffer_copy(content, abi.TENSOR_BYTES)

@@ -11,7 +11,7 @@ import weakref
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
 
 from byteps._core import session
-from byteps._core.compression import checked_stateless
+from byteps._core.compression import checked_compression
 from byteps._core.names import plain_path
 from byteps._core.process_sets import is_member
 from byteps._core.reduction import Average, ReduceOp, Sum, resolve
@@ -54,7 +54,9 @@ class GradientExchange:
             raise ValueError(f"gradient_predivide_factor is {predivide}: it must be larger than 0")
         if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
             raise ValueError(f"backward_passes_per_step is {passes!r}: it must be at least 1")
-        self.compression = checked_stateless(compression)
+        if getattr(checked_compression(compression), "for_optimizers", False):
+            raise ValueError(f"compression is {compression!r}: it is for optimizers of torch, not for those of Keras")
+        self.compression = compression
         self.predivide = float(predivide)
         self.sparse_as_dense = bool(sparse_as_dense)
         self.process_set = process_set

@@ -6,12 +6,13 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import jax
 
-from byteps._core.compression import format_of
+from byteps._core.compression import format_of, with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
 from byteps._keras.exchange import GradientExchange, Slot, scaled
-from byteps.jax import Compression
+from byteps.jax import Compression, direct
+from byteps.jax.direct import Named
 from byteps.jax.ops import exchange_all
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
@@ -24,12 +25,18 @@ def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optiona
     what = Exchange(*resolve(exchange.op), members=members, format=format_of(exchange.compression))
     gradients = [slot.gradient for slot in present]
     packed = [exchange.compression.compress(array) for array in scaled(gradients, 1.0 / exchange.predivide)]
-    exchanges = [(scoped(slot.name, members), what._replace(priority=slot.priority)) for slot in present]
+    exchanges = [_named(slot, what, exchange) for slot in present]
     received = exchange_all((array, one) for (array, _), one in zip(packed, exchanges))
     factor = exchange.factor * exchange.predivide
     results = [exchange.compression.decompress(array, context) for array, (_, context) in zip(received, packed)]
     ordered = iter(scaled(results, factor))
     return [None if slot.gradient is None else next(ordered) for slot in slots]
+
+
+def _named(slot: Slot, what: Exchange, exchange: GradientExchange) -> Named:
+    name = scoped(slot.name, what.members)
+    what = what._replace(priority=slot.priority)
+    return name, with_residual(what, name, exchange.compression, direct.library)
 
 
 def before_backward(exchange: GradientExchange) -> None:

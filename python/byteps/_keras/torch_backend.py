@@ -19,15 +19,19 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from byteps._core import abi, errors, session
+from byteps._core.compression import with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
+from byteps._core.residuals import HostMemory
 from byteps._keras.exchange import GradientExchange, Slot, scaled
 from byteps.torch import exchange as exchanges
 from byteps.torch import pending
 from byteps.torch.compression import Compression
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
+
+_residuals = HostMemory()
 
 
 @torch.compiler.disable  # for compile(jit_compile=True): what compiles the training step leaves it as it is
@@ -136,7 +140,12 @@ class _Gradients:
         members = members_of(what.process_set)
         output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         exchange = Exchange(*resolve(what.op), members=members, priority=slot.priority)
-        handle = exchanges.start(tensor, output, exchange, scoped(slot.name, members), what.compression)
+        name = scoped(slot.name, members)
+        residual = None
+        if with_residual(exchange, name, what.compression, lambda: _residuals).residual and tensor.numel():
+            # (A gradient that is pushed once more, for it has changed, begins with what the push in vain has left.)
+            residual = torch.from_numpy(_residuals.of(name, tensor.numel()))
+        handle = exchanges.start(tensor, output, exchange, name, what.compression, residual)
         version = 0 if slot.gradient is None else slot.gradient._version
         self._pushed[key] = _Pushed(handle, context, slot.gradient, version)
 

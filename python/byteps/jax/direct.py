@@ -10,8 +10,8 @@ from typing import Any, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from byteps._core import elements, errors, session
-from byteps._core.exchange import PREFIX, Exchange
+from byteps._core import abi, bridge, elements, errors, session
+from byteps._core.exchange import PREFIX, RESIDUAL_BY_NAME, Exchange, encoded_name
 
 _ALIGNMENT = 64  # so that JAX takes the memory over instead of copying it
 Named = Tuple[str, Exchange]  # an exchange and its name
@@ -68,10 +68,27 @@ NOT_ON_CPU = (
 )
 
 
+def library() -> Any:
+    """The bridge's, for calls of its functions. It keeps residuals, also of what is submitted here."""
+    return bridge.load("jax").library
+
+
+def _residual(name: str, kind: int, element_count: int) -> int:
+    """Its address; 0: nothing is coded."""
+    if kind != abi.FLOAT32 or element_count == 0:
+        return 0
+    address = library().byteps_bridge_residual(PREFIX + encoded_name(name), element_count)
+    if not address:
+        raise MemoryError(f"there is no memory for the residual of '{name}', of {element_count} elements")
+    return int(address)
+
+
 def start(x: Any, name: str, what: Exchange) -> Running:
     """Submits x, an array of JAX or numpy, once it is computed."""
     check_device(x)
     kind, width = elements.kind(np.dtype(x.dtype), what.operation)
+    if what.residual == RESIDUAL_BY_NAME:
+        what = what._replace(residual=_residual(name, kind, math.prod(x.shape) * width))
     running = Running(np.ascontiguousarray(x), aligned(result_shape(x.shape, what), x.dtype))
     # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
     _running.add(running)

@@ -103,6 +103,12 @@ _exchange_p = Primitive("byteps_exchange")
 _exchange_p.multiple_results = True
 
 
+def library() -> Any:
+    """The shim, for calls of its functions."""
+    load()
+    return _loaded[0].library  # type: ignore[attr-defined]
+
+
 def _run(*arrays: jax.Array, exchanges: Tuple[Named, ...]) -> List[jax.Array]:
     return [jnp.asarray(result) for result in direct.run_all(zip(arrays, exchanges))]
 
@@ -182,7 +188,7 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, exchanges: T
                 "op=Sum and op=Average has, or use jax.lax.stop_gradient on its input"
             )
     if live:
-        renamed = tuple((name + _TANGENT, what) for name, what in (exchanges[index] for index in live))
+        renamed = tuple((name + _TANGENT, what._replace(residual=0)) for name, what in (exchanges[i] for i in live))
         for index, value in zip(live, _exchange_p.bind(*(tangents[index] for index in live), exchanges=renamed)):
             derivatives[index] = value
     return results, derivatives
@@ -208,6 +214,7 @@ def _transpose(cotangents: Sequence[Any], *inputs: Any, exchanges: Tuple[Named, 
 def _backwards(name: str, what: Exchange) -> Named:
     """The way of the cotangents: those of a broadcast all go to its root."""
     back = (name[: -len(_TANGENT)] if name.endswith(_TANGENT) else name) + _GRADIENT
+    what = what._replace(residual=0)
     return back, what._replace(operation=abi.SUM, root_only=True) if what.operation == abi.BROADCAST else what
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from byteps._core import errors, session
-from byteps._core.compression import checked_stateless, format_of
+from byteps._core.compression import checked_compression, format_of, with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, members_of, named
 from byteps._core.reduction import ReduceOp, resolve
@@ -45,7 +45,7 @@ def push_pull(
 ) -> jax.Array:
     """The average (or what op says) of `array` over all workers: a new array of its shape and dtype. Average and Sum
     are differentiable; the gradient is reduced alike, so all ranks must compute it."""
-    wire, context = checked_stateless(compression).compress(jnp.asarray(array))
+    wire, context = checked_compression(compression).compress(jnp.asarray(array))
     name, what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority, compression)
     return compression.decompress(exchange(wire, name, what), context)
 
@@ -92,7 +92,7 @@ def push_pull_async(
     inside, push_pull is asynchronous itself."""
     if is_staged(array):
         raise ValueError("push_pull_async() inside jit: use push_pull(), which is asynchronous there")
-    wire, context = checked_stateless(compression).compress(jnp.asarray(array))
+    wire, context = checked_compression(compression).compress(jnp.asarray(array))
     name, what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority, compression)
     return Handle(direct.start(wire, name, what), lambda result: compression.decompress(result, context))
 
@@ -121,7 +121,7 @@ def push_pull_tree(
     """push_pull of every array of a tree (nested dicts, lists, ...), all at once. Each is named by `name` and its path;
     those that come first in the tree, which are often the first layers, go first."""
     paths, arrays, structure = flattened(tree)
-    checked_stateless(compression)
+    checked_compression(compression)
     compressed = [compression.compress(array) for array in arrays]
     exchanges = [
         reduction(
@@ -152,7 +152,7 @@ def reduction(
     members = members_of(process_set)
     name, once = named(name, "push_pull", members)
     what = Exchange(*meaning, members=members, priority=priority, once=once, format=format_of(compression))
-    return name, what
+    return name, with_residual(what, name, compression, direct.library)
 
 
 def flattened(tree: Any) -> Tuple[List[str], List[jax.Array], Any]:

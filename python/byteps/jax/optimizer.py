@@ -7,6 +7,7 @@ from typing import Any, Optional, Type
 import jax
 
 from byteps._core import session
+from byteps._core.compression import gradient_compression
 from byteps._core.process_sets import ProcessSet, is_member, members_of, scoped
 from byteps.jax.compression import Compression, Compressor
 from byteps.jax.ops import Op, push_pull_tree
@@ -35,6 +36,7 @@ def distributed(
     import optax
 
     inner = optax.with_extra_args_support(optimizer)
+    compression = gradient_compression(compression, Compression)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         if not is_member(process_set):

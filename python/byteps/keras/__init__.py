@@ -21,6 +21,7 @@ import keras
 
 from byteps._core import api as _api
 from byteps._core.api import *
+from byteps._core.compression import gradient_compression as _gradient_compression
 from byteps._core.horovod import init, join
 from byteps._core.reduction import Average, Sum
 from byteps._core.session import resume
@@ -79,7 +80,7 @@ def DistributedOptimizer(  # the name users know
     name: what its gradients are called on the wire. None: optimizers are numbered in the order of their first use,
         which must be the same on all ranks. With a name of your own, a later optimizer for the same variables may have
         it again, so that servers need no new memory.
-    compression: Compression.none, .fp16 or .bf16: what travels.
+    compression: Compression.none, .fp16, .bf16, .int8 or .int4: what travels (docs/compression.md).
     sparse_as_dense: gradients of embeddings are made dense before they travel; else their rows are gathered. (Only
         the tensorflow backend has such.)
     gradient_predivide_factor: with op=Average, gradients are divided by it before the sum, and the rest after it.
@@ -93,7 +94,7 @@ def DistributedOptimizer(  # the name users know
     del device_dense, device_sparse, num_groups, groups, scale_local_gradients
     exchange = _GradientExchange(
         op,
-        compression,
+        _gradient_compression(compression, Compression),
         gradient_predivide_factor,
         sparse_as_dense,
         process_set,
@@ -212,5 +213,5 @@ def load_model(
     options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
     """
     del legacy_opts
-    convert = _optimizer.convert
-    return _saving.load_model(keras, convert, filepath, custom_optimizers, custom_objects, compression, options)
+    convert, chosen = _optimizer.convert, _gradient_compression(compression, Compression)
+    return _saving.load_model(keras, convert, filepath, custom_optimizers, custom_objects, chosen, options)

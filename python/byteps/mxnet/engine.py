@@ -79,6 +79,11 @@ class _LetFinish:
         pass
 
 
+def library() -> ctypes.CDLL:
+    """The shim, for calls of its functions."""
+    return _loaded()
+
+
 def _loaded() -> ctypes.CDLL:
     global _shim, _owner
     if _shim is None:

@@ -10,7 +10,7 @@ import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_stateless, format_of
+from byteps._core.compression import Coded, format_of, gradient_compression, with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps.mxnet import engine
@@ -108,7 +108,7 @@ class Gradients:
         process_set: ProcessSet,
         prefix: Optional[str] = None,
     ) -> None:
-        checked_stateless(compression)
+        compression = gradient_compression(compression, Compression)
         factor: Any = gradient_predivide_factor
         if not isinstance(factor, numbers.Real) or not 0 < float(factor) < math.inf:
             raise ValueError(f"gradient_predivide_factor is {factor!r}: it must be a number larger than 0")
@@ -145,14 +145,15 @@ class Gradients:
             self._session, self._names = current, {}
         name = self._names.get(index)
         if name is None:
-            what = (type(self._compression), format_of(self._compression))
+            what = self._compression if isinstance(self._compression, Coded) else type(self._compression)
             meaning = (self._owner, gradient.shape, str(gradient.dtype), what)
             name = current.lasting_name(scoped(f"gradient_{self._title}{index}", self.members), meaning)
             self._names[index] = name
         tensor, context = self._compression.compress(gradient)
         priority = -index if isinstance(index, int) else 0
         format = format_of(self._compression)
-        engine.push(tensor, Exchange(abi.AVERAGE, members=self.members, priority=priority, format=format), name)
+        exchange = Exchange(abi.AVERAGE, members=self.members, priority=priority, format=format)
+        engine.push(tensor, with_residual(exchange, name, self._compression, engine.library), name)
         return self._compression.decompress(tensor, context)
 
     def __getstate__(self) -> Dict[str, Any]:

@@ -10,6 +10,7 @@ from mxnet.ndarray import NDArray
 
 from byteps._core import session
 from byteps._core.agreement import require_agreement
+from byteps._core.compression import gradient_compression
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, scoped
 from byteps.mxnet.broadcast import check_device, finish, start_broadcast, when_initialized
 from byteps.mxnet.compression import Compression, Compressor
@@ -63,7 +64,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         if isinstance(params, tuple):
             params = list(params)
         self._gradients = Gradients(
-            chosen_compression(compression_params, compression),
+            gradient_compression(compression, Compression, compression_params),
             gradient_predivide_factor,
             num_groups,
             process_set,
@@ -117,16 +118,3 @@ class DistributedTrainer(mx.gluon.Trainer):
         for index, param in enumerate(self._params):
             if param.grad_req != "null":
                 self._gradients.push(index, param.list_grad())
-
-
-def chosen_compression(params: Optional[Dict[str, Any]], compression: Compressor) -> Compressor:
-    """compression_params as the original understands them, of which this version has fp16."""
-    params = dict(params or {})
-    fp16 = params.pop("fp16", False)
-    unknown = {key: value for key, value in params.items() if value}
-    if unknown:
-        raise ValueError(
-            f"compression_params {unknown} are not supported in this version; it has {{'fp16': True}}, which sends "
-            "gradients in 16 bits"
-        )
-    return Compression.fp16 if fp16 else compression

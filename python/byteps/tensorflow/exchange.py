@@ -51,12 +51,12 @@ def check_device(tensor: tf.Tensor) -> None:
 
 
 def _compiled(tensor: tf.Tensor, name: str, priority: int, what: Exchange) -> tf.Tensor:
-    backward_name = names.lasting(name + ".backward")
+    backward_name, back = names.lasting(name + ".backward"), what._replace(residual=0)
 
     @tf.custom_gradient
     def call(value: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return _gradients([upstream], [backward_name], what)[0]
+            return _gradients([upstream], [backward_name], back)[0]
 
         return xla.push_pull(value, name, what._replace(priority=priority)), gradient
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from byteps._core import abi, collectives, elements, session
+from byteps._core.compression import checked_cast
 from byteps._core.errors import UnsupportedError
 from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps.tensorflow import names, xla
@@ -178,7 +179,8 @@ def grouped_reducescatter(
 ) -> List[tf.Tensor]:
     """reducescatter() of each, all at once."""
     del device_dense, ignore_name_scope
-    reduction = Reduce.of(op, None, prescale_factor, postscale_factor, process_set, compression or Compression.none)
+    compression = checked_cast(compression or Compression.none, "reducescatter()")
+    reduction = Reduce.of(op, None, prescale_factor, postscale_factor, process_set, compression)
     packed = [reduction.compression.compress(_with_rows(tensor)) for tensor in tensors]
     if not packed:
         return []

@@ -10,6 +10,7 @@ from typing import Any, Iterable, List, Optional, Sequence, Type
 import tensorflow as tf
 
 from byteps._core import session
+from byteps._core.compression import gradient_compression
 from byteps._core.process_sets import ProcessSet, is_member
 from byteps._core.reduction import Average, ReduceOp
 from byteps.tensorflow import names, sparse, xla
@@ -47,6 +48,7 @@ def reduce_gradients(
     results = list(gradients)
     if session.job().is_alone or not is_member(process_set):
         return results
+    compression = gradient_compression(compression, Compression)
     reduction = Reduce.of(op, process_set=process_set, compression=compression)
     owned = {_key(variable) for variable in local}
     all_names = names.of_variables(prefix, variables, reduction.what.members)

@@ -64,9 +64,14 @@ def names_of(op: tf.Operation) -> List[str]:
 
 def register_xla() -> str:
     """Makes the custom call known to TensorFlow's XLA. "" or why there is none."""
+    return str(library().byteps_tensorflow_register_xla().decode())
+
+
+def library() -> Any:
+    """The shim, for calls of its functions."""
     _loaded()
     assert _shim is not None
-    return str(_shim.library.byteps_tensorflow_register_xla().decode())
+    return _shim.library
 
 
 def _loaded() -> Any:

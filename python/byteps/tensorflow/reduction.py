@@ -7,10 +7,11 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Type, Union
 import tensorflow as tf
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_stateless, format_of
+from byteps._core.compression import checked_compression, format_of, with_residual
 from byteps._core.exchange import Exchange
-from byteps._core.process_sets import ProcessSet, members_of
+from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps._core.reduction import ReduceOp, resolve
+from byteps.tensorflow import native
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.exchange import exchange
 
@@ -36,7 +37,7 @@ class Reduce(NamedTuple):
         compression: Type[Compressor] = Compression.none,
     ) -> "Reduce":
         meaning = resolve(op, average, prescale_factor, postscale_factor)
-        what = Exchange(*meaning, members=members_of(process_set), format=format_of(checked_stateless(compression)))
+        what = Exchange(*meaning, members=members_of(process_set), format=format_of(checked_compression(compression)))
         member_count, factors = len(what.members) or session.size(), (prescale_factor, postscale_factor)
         return cls(what, member_count, compression, factors)
 
@@ -79,7 +80,10 @@ class Reduce(NamedTuple):
             if any(tensor.dtype.is_integer for tensor in tensors):
                 return self._of_integers_too(tensors, names_, once, priorities)
         packed = [self.compression.compress(tensor) for tensor in tensors]
-        results = exchange([tensor for tensor, _ in packed], names_, self.what._replace(once=once), priorities)
+        what = self.what._replace(once=once)
+        for name in names_:
+            what = with_residual(what, scoped(name, what.members), self.compression, native.library)
+        results = exchange([tensor for tensor, _ in packed], names_, what, priorities)
         return [self.compression.decompress(result, context) for result, (_, context) in zip(results, packed)]
 
     def _of_integers_too(

@@ -36,7 +36,8 @@ def DistributedGradientTape(  # the name users know
         tape = bps.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    compression: Compression.none, .fp16 or .bf16: what travels. sparse_as_dense: IndexedSlices are made dense first.
+    compression: Compression.none, .fp16, .bf16, .int8 or .int4: what travels (docs/compression.md). sparse_as_dense:
+    IndexedSlices are made dense first.
     op: Average, Sum, Min, Max or Product. device_dense, device_sparse, num_groups and groups are accepted for
     compatibility: gradients leave one by one as they get ready, which needs no groups.
     The other arguments are those of reduce_gradients()."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from byteps._core.compression import INT4, INT8, CastCompressor, Compressor, NoneCompressor
+from byteps.torch.powersgd import powersgd
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
@@ -38,4 +39,5 @@ class Compression:
     fp16 = FP16Compressor
     bf16 = BF16Compressor
     int8 = INT8
+    powersgd = staticmethod(powersgd)
     int4 = INT4

@@ -19,10 +19,11 @@ import torch
 from torch.futures import Future
 
 from byteps._core import abi, session
-from byteps._core.compression import Coded, checked_compression, format_of
+from byteps._core.compression import Coded, format_of, gradient_compression
 from byteps._core.reduction import Reduction
 from byteps.torch import devices
 from byteps.torch.compression import Compression, Compressor
+from byteps.torch.powersgd import PowerSGD
 from byteps.torch.residuals import Residuals
 
 __all__ = ["DDPHookState", "ddp_comm_hook"]
@@ -33,7 +34,12 @@ class DDPHookState:
     """What belongs to one model: make one for each, on all ranks in the same order. `compression` is what travels."""
 
     def __init__(self, compression: Type[Compressor] = Compression.none) -> None:
-        self.compression = checked_compression(compression)
+        self.compression = gradient_compression(compression, Compression)
+        if isinstance(self.compression, PowerSGD):
+            raise ValueError(
+                f"compression is {self.compression!r}: torch has a hook of its own for it, powerSGD_hook of "
+                "torch.distributed.algorithms.ddp_comm_hooks, which runs on the backend 'byteps'"
+            )
         self._residuals = Residuals()
         self._parameters: Dict[str, List[int]] = {}  # of each bucket, whose residual is kept
         self._name = "ddp"

@@ -62,9 +62,11 @@ def start(
     what: Exchange,
     name: Optional[str],
     compression: Any = NoneCompressor,
+    residual: Optional[torch.Tensor] = None,
 ) -> int:
     """Starts the exchange of `tensor`, the result for `output`: a fresh contiguous tensor, or `tensor` itself. `name`:
-    scoped() to the members; without one the exchange is numbered. `compression`: a cast has been made already."""
+    scoped() to the members; without one the exchange is numbered. `compression`: a cast has been made already.
+    `residual`: of error feedback."""
     current = session.current()
     kind, shape = tensors.travels_as(tensor, what.operation)
     what = what._replace(format=format_of(compression))
@@ -72,7 +74,11 @@ def start(
     buffer = source if output is tensor else output
     if name is None:
         name, what = current.unique_name(scoped("push_pull.noname", what.members)), what._replace(once=True)
-    return _submit(Running(current.job, source, buffer, output), what.tensor(name, kind, shape, prefix=PREFIX))
+    entry = Running(current.job, source, buffer, output)
+    if residual is not None:
+        entry.residual = residual
+        what = what._replace(residual=residual.data_ptr())
+    return _submit(entry, what.tensor(name, kind, shape, prefix=PREFIX))
 
 
 class Repeated:

@@ -27,12 +27,13 @@ import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.client import Job
-from byteps._core.compression import Coded, checked_compression
+from byteps._core.compression import Coded, gradient_compression
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps._core.reduction import Reduction
 from byteps.torch import devices, exchange, pending, sparse
-from byteps.torch.compression import Compressor, NoneCompressor
+from byteps.torch.compression import Compression, Compressor, NoneCompressor
+from byteps.torch.powersgd import Factors, PowerSGD
 from byteps.torch.residuals import Residuals
 
 __all__: List[str] = []
@@ -47,10 +48,12 @@ class Slot:
     __slots__ = (
         "context",
         "exchange",
+        "factors",
         "grad",
         "grad_address",
         "grad_version",
         "handle",
+        "has_left",
         "hook",
         "name",
         "number",
@@ -70,6 +73,8 @@ class Slot:
         self.hook: Any = None  # the owner's
         self.passes_left = 1  # the owner's
         self.exchange: Any = None  # an exchange.Repeated, of the dense gradient, in the present job
+        self.factors: Optional[Factors] = None  # where it travels as two thin matrices
+        self.has_left = False  # the first of them is under way
         # While an exchange is under way:
         self.handle: Optional[int] = None
         self.context: Any = None
@@ -120,9 +125,10 @@ class Gradients:
         self._owner: object = title or object()
         self._meaning = meaning
         self._process_set = process_set
-        self._compression = checked_compression(compression)
+        self._compression = gradient_compression(compression, Compression)
         # Casts are made here, codes by the core.
-        self._casts = self._compression is not NoneCompressor and not isinstance(self._compression, Coded)
+        self._casts = self._compression is not NoneCompressor and not isinstance(self._compression, (Coded, PowerSGD))
+        self._codes_feed_back = isinstance(self._compression, Coded) and self._compression.error_feedback
         self.residuals = Residuals()
         self._sparse_as_dense = sparse_as_dense
         self._by_parameter: Dict[int, Slot] = {}
@@ -154,7 +160,8 @@ class Gradients:
 
     @property
     def has_error_feedback(self) -> bool:
-        return isinstance(self._compression, Coded) and self._compression.error_feedback
+        """Something is kept from one step to the next."""
+        return self._codes_feed_back or isinstance(self._compression, PowerSGD)
 
     @property
     def travel(self) -> bool:
@@ -184,14 +191,15 @@ class Gradients:
             slot.number += slot.name[len(name) :]
         what = Exchange(*self._meaning, members=self._members, priority=slot.priority)
         slot.exchange = exchange.Repeated(what, slot.name, self._compression)
+        if isinstance(self._compression, PowerSGD) and self._compression.takes(slot.parameter):
+            slot.factors = Factors(self._compression, slot.parameter, what, slot.name)
 
     def _abandon(self) -> None:
         for slot in self.slots:
             if slot.handle is not None:
                 if slot.parameter.grad is slot.grad:
                     slot.parameter.grad = None
-                slot.handle = slot.grad = slot.context = None
-                slot.sparse_dim = 0
+                self._forget(slot)
         self._presence = None
         self.when_abandoned()
 
@@ -263,10 +271,13 @@ class Gradients:
         return any(slot.handle is None for slot in self.slots)
 
     def _start(self, slot: Slot, grad: torch.Tensor) -> None:
+        if slot.factors is not None:
+            slot.handle, slot.has_left = slot.factors.start(grad, self.residuals), True
+            return
         if self._casts:
             with torch.no_grad():
                 grad, slot.context = self._compression.compress(grad)
-        slot.handle = slot.exchange.start(grad, self.residuals if self.has_error_feedback else None)
+        slot.handle = slot.exchange.start(grad, self.residuals if self._codes_feed_back else None)
 
     def _push_sparse(self, slot: Slot) -> None:
         """The gradient's rows, or none when this rank has no gradient."""
@@ -285,12 +296,25 @@ class Gradients:
         """Waits until all gradients are averaged; raises the first failure when all have ended."""
         finish([self])
 
+    def advance(self, slot: Slot) -> Optional[Exception]:
+        """Where the slot's gradient is two matrices, waits for the first and starts the second; what it failed with is
+        returned."""
+        if slot.factors is None or slot.handle is None or not slot.has_left:
+            return None
+        slot.has_left = False
+        try:
+            slot.handle = slot.factors.advance(slot.handle)
+        except (errors.BytePSError, ValueError) as error:
+            self._forget(slot)
+            return error
+        return None
+
     def wait(self, slot: Slot) -> Optional[Exception]:
         """Waits for the slot's result and puts it into parameter.grad; what it failed with is returned."""
+        failure = self.advance(slot)
         handle = slot.handle
         if handle is None:
-            return None
-        failure: Optional[Exception] = None
+            return failure
         changed = slot.is_changed(self.slots)
         try:
             result = pending.synchronize(handle)
@@ -301,9 +325,15 @@ class Gradients:
                 failure = RuntimeError(_CHANGED.format(name=slot.name))
             else:
                 self._take(slot, result)
-        slot.handle = slot.grad = slot.context = None
-        slot.sparse_dim = 0
+        self._forget(slot)
         return failure
+
+    @staticmethod
+    def _forget(slot: Slot) -> None:
+        """Nothing of it is under way any more."""
+        slot.handle = slot.grad = slot.context = None
+        slot.has_left = False
+        slot.sparse_dim = 0
 
     def _take(self, slot: Slot, result: torch.Tensor) -> None:
         parameter = slot.parameter
@@ -315,6 +345,8 @@ class Gradients:
             return
         with torch.no_grad():
             averaged = self._compression.decompress(result, slot.context)
+            if slot.factors is not None:
+                averaged = slot.factors.finish(averaged, self.residuals)
             if parameter.grad is averaged:
                 return
             if slot.sparse_dim:
@@ -355,10 +387,11 @@ def finish(together: Sequence[Gradients]) -> None:
             gradients.settle()
     except (errors.BytePSError, ValueError) as error:
         failure = error
-    for gradients in together:
-        for slot in gradients.slots:
-            own_failure = gradients.wait(slot)
-            failure = failure or own_failure
+    for each in ("advance", "wait"):  # the second matrices of all travel together
+        for gradients in together:
+            for slot in gradients.slots:
+                own_failure = getattr(gradients, each)(slot)
+                failure = failure or own_failure
     if failure is not None:
         raise failure
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from byteps._core import api as _api
 from byteps._core.api import *
+from byteps._core.compression import gradient_compression as _gradient_compression
 from byteps._core.horovod import init, join
 from byteps._core.reduction import Average, Sum
 from byteps._core.session import resume
@@ -69,7 +70,7 @@ def DistributedOptimizer(  # the name users know
     name: what its gradients are called on the wire. None: optimizers are numbered in the order of their first use,
         which must be the same on all ranks. With a name of your own, a later optimizer for the same variables may have
         it again, so that servers need no new memory.
-    compression: Compression.none, .fp16 or .bf16: what travels.
+    compression: Compression.none, .fp16, .bf16, .int8 or .int4: what travels (docs/compression.md).
     sparse_as_dense: gradients of embeddings are made dense before they travel; else their rows are gathered.
     gradient_predivide_factor: with op=Average, gradients are divided by it before the sum, and the rest after it.
     op: Average or Sum.
@@ -82,7 +83,7 @@ def DistributedOptimizer(  # the name users know
     del device_dense, device_sparse, num_groups, groups, scale_local_gradients
     exchange = _GradientExchange(
         op,
-        compression,
+        _gradient_compression(compression, Compression),
         gradient_predivide_factor,
         sparse_as_dense,
         process_set,
@@ -213,4 +214,5 @@ def load_model(
     def convert(optimizer: Any, exchange: _GradientExchange) -> None:
         _for(optimizer).convert(optimizer, exchange)
 
-    return _saving.load_model(tf.keras, convert, filepath, custom_optimizers, custom_objects, compression, options)
+    chosen = _gradient_compression(compression, Compression)
+    return _saving.load_model(tf.keras, convert, filepath, custom_optimizers, custom_objects, chosen, options)

@@ -1,0 +1,134 @@
+"""PowerSGD (Vogels, Karimireddy, Jaggi, NeurIPS 2019, arXiv 1905.13727, algorithms 1 and 2): a gradient that is a
+matrix travels as two thin ones, whose product is the best that so few numbers can say of the average.
+
+    M = gradient + residual     rows x columns; gradients of more dimensions are folded behind the first
+    P = average of M Q          rows x rank; then its columns are made orthonormal, on each rank from the same bytes
+    Q = average of M' P         columns x rank; the next step begins with it
+    gradient = P Q'             on all ranks; residual = M - P Q'
+
+Two exchanges that follow each other. What is no matrix, and what would not be fewer numbers, travels as it is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, List, NamedTuple, Tuple
+
+import torch
+
+from byteps._core import abi
+from byteps._core.exchange import Exchange
+from byteps.torch import exchange, pending
+from byteps.torch.residuals import Residuals
+
+__all__: List[str] = []
+
+
+class PowerSGD(NamedTuple):
+    """Compression.powersgd(rank=4): of a gradient of float32 so many singular directions travel; what they leave is
+    added to the next one. For optimizers and DistributedDataParallel, which keep that.
+
+    rank: 1 to 64 or so; each more costs as many numbers again."""
+
+    rank: int = 4
+    for_optimizers = True  # which keep residuals
+
+    @property
+    def title(self) -> str:
+        return f"powersgd(rank={self.rank})"
+
+    def __repr__(self) -> str:
+        return f"Compression.{self.title}"
+
+    # What is no matrix.
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, None]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: None) -> torch.Tensor:
+        return tensor
+
+    def takes(self, parameter: torch.Tensor) -> bool:
+        """Whether two thin matrices are less than half of it."""
+        if parameter.dim() < 2 or parameter.dtype != torch.float32 or parameter.numel() == 0:
+            return False
+        rows, columns = folded(parameter.shape)
+        return rows * columns > 2 * self.rank * (rows + columns)
+
+
+def powersgd(rank: int = 4) -> PowerSGD:
+    """ValueError: no rank."""
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ValueError(f"rank is {rank!r}: it must be a number of at least 1")
+    return PowerSGD(rank)
+
+
+def folded(shape: Any) -> Tuple[int, int]:
+    """Rows and columns of a gradient."""
+    rows = int(shape[0])
+    return rows, torch.Size(shape).numel() // rows
+
+
+class Factors:
+    """Those of one parameter in one job. start(), then advance(), then finish(), once in each step."""
+
+    def __init__(self, choice: PowerSGD, parameter: torch.Tensor, what: Exchange, name: str) -> None:
+        """ValueError: what is no average."""
+        if what.operation != abi.AVERAGE:
+            raise ValueError(f"{choice!r} averages: it cannot be used with op=Sum")
+        self._shape = parameter.shape
+        self._size = folded(parameter.shape)
+        self._rank = min(choice.rank, *self._size)
+        self._name = name
+        self._exchanges = [exchange.Repeated(what, f"{name}#{factor}") for factor in "PQ"]
+        self._matrix = self._left = torch.Tensor()  # from start() on; from advance() on
+
+    def start(self, gradient: torch.Tensor, residuals: Residuals) -> int:
+        """The handle of P. The gradient may be changed from now on."""
+        rows, columns = self._size
+        with torch.no_grad():
+            residual = residuals.of(self._name, rows * columns).view(rows, columns).to(gradient.device)
+            self._matrix = gradient.detach().reshape(rows, columns) + residual
+            return self._exchanges[0].start(self._matrix @ self._right(residuals, gradient.device))
+
+    def advance(self, handle: int) -> int:
+        """Waits for P; the handle of Q. BytePSError: as pending.synchronize()."""
+        left = pending.synchronize(handle)
+        with torch.no_grad():
+            self._left = orthonormal(left)
+            return self._exchanges[1].start(self._matrix.t() @ self._left)
+
+    def finish(self, right: torch.Tensor, residuals: Residuals) -> torch.Tensor:
+        """The average, of the gradient's shape. `right`: Q."""
+        rows, columns = self._size
+        with torch.no_grad():
+            product = self._left @ right.t()
+            residuals.of(self._name, rows * columns).copy_((self._matrix - product).reshape(-1))
+            residuals.of(self._name + "#Q", right.numel()).copy_(right.reshape(-1))
+        self._matrix = self._left = torch.Tensor()
+        return product.view(self._shape)
+
+    def _right(self, residuals: Residuals, device: torch.device) -> torch.Tensor:
+        """That of the step before; at first a random one, the same on all ranks."""
+        _, columns = self._size
+        kept = residuals.of(self._name + "#Q", columns * self._rank)
+        if not kept.any():
+            generator = torch.Generator().manual_seed(zlib.crc32(self._name.encode()))
+            kept.copy_(torch.randn(kept.numel(), generator=generator))
+        return kept.view(columns, self._rank).to(device)
+
+
+def orthonormal(columns: torch.Tensor) -> torch.Tensor:
+    """Gram-Schmidt, in double precision and twice, for columns that are nearly parallel. What depends on the columns
+    before it becomes zeros. On the CPU: all ranks must get the same, and libraries of devices differ."""
+    found = columns.detach().to("cpu", torch.float64)
+    for index in range(found.shape[1]):
+        column = found[:, index]
+        before = found[:, :index]
+        length = column.norm()
+        for _ in range(2):
+            column -= before @ (before.t() @ column)
+        norm = column.norm()
+        column /= norm if norm > 1e-9 * length else torch.inf
+    return found.to(columns.device, torch.float32)
