@@ -52,6 +52,7 @@ void append_answers_of_others(Epoch epoch, const Inventory& inventory,
       if (generations.is_done(*tensor.contributors, place)) continue;
       const WorkerRank to = tensor.contributors->at(place, tensor.key, part->index);
       if (tensor.contributors->speaks_for(to, tensor.declared.root)) continue;
+      if (part->is_unsaid(each.frame, to)) continue;
       append_answer(epoch, *part, each.frame, to, part->tags[to.value], settling, out);
     }
   }

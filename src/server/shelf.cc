@@ -436,9 +436,21 @@ void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   say_what_crew_has(settling_, out);
 }
 
+// What the relay that spoke for this lost worker has contributed to sums that are not there yet.
+void Shelf::note_unsaid(TensorSum& tensor, WorkerRank moved) {
+  for (const auto& [index, part] : tensor.parts) {
+    for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
+      if (has_bit(part->bits_of(frame), moved)) part->unsaid.emplace_back(frame, moved);
+    }
+  }
+}
+
 void Shelf::lose(WorkerRank worker, ShelfOutputs& out, const std::vector<WorkerRank>& moved) {
   for (const WorkerRank each : moved) {
-    for (const auto& [key, tensor] : inventory_.tensors()) clear_bit(tensor->forgotten, each);
+    for (const auto& [key, tensor] : inventory_.tensors()) {
+      clear_bit(tensor->forgotten, each);
+      note_unsaid(*tensor, each);
+    }
     if (facts_.takes_over) inheritance_.lose(each, out);
   }
   if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
@@ -889,6 +901,10 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
       !inheritance_.admits(*part, frame_index, from, header, out)) {
     return;
   }
+  std::erase(part->unsaid, std::pair(frame_index, from));
+  if (part->tensor->is_broadcast && says_root_is_lost(*part->tensor, header)) {
+    part->tensor->gone.is_root = true;
+  }
   const std::int32_t ahead = later_by(header.round, part->frames[frame_index].round);
   const bool has_gone =  // the sum of the round before, which this worker has: I11, I3
       facts_.keeps_links || settling_.is_settled(part->frames[frame_index]);
@@ -1025,6 +1041,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
     if (generations_.is_done(*tensor.contributors, place)) continue;
     const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
     if (!Settling::may_answer(part, frame_index, to)) continue;
+    if (part.is_unsaid(frame_index, to)) continue;
     append_answer(facts_.epoch, part, frame_index, to, part.tags[to.value], settling_, out);
   }
   if (facts_.keeps_links) frame.finished = {};  // I11

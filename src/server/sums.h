@@ -55,7 +55,10 @@ struct PartSum {
   std::vector<std::uint64_t> bits;  // a bit per worker, for each frame
   // Likewise: members of crews that have contributed that are lost and not in it; empty: nobody ever was.
   std::vector<std::uint64_t> lacking;
-  std::vector<std::uint32_t> tags;   // by worker: of its operation in the round being summed
+  std::vector<std::uint32_t> tags;  // by worker: of its operation in the round being summed
+  // Frames that a relay has contributed which is gone, and the one that stands in for it has not pushed yet, by whose
+  // relays they are: it is not answered before it does, for it knows of no such push.
+  std::vector<std::pair<std::uint32_t, WorkerRank>> unsaid;
   std::size_t incomplete_count = 0;  // frames with a bit set
 
   // Deterministic sums of floats only.
@@ -78,6 +81,9 @@ struct PartSum {
   std::unique_ptr<PartTimeline> timeline;  // null: none is recorded
 
   // Who has contributed to this frame.
+  bool is_unsaid(std::uint32_t frame, WorkerRank worker) const {
+    return std::find(unsaid.begin(), unsaid.end(), std::pair(frame, worker)) != unsaid.end();
+  }
   std::span<std::uint64_t> bits_of(std::size_t frame);
   std::span<const std::uint64_t> bits_of(std::size_t frame) const;
   // Whether the crew of this worker has contributed to this frame without it, because it is lost.

@@ -44,8 +44,9 @@ void Mischief::begin() {
   }
 }
 
-void Mischief::look(bool all_work, bool in_last) {
+void Mischief::look(bool all_work, bool some_work, bool in_last) {
   all_work_ = all_work;
+  some_work_ = some_work;
   in_last_ = in_last;
   if (!deadly_due_) return;
   const std::uint64_t turn = plan_.faults.deadly_turn;
@@ -512,7 +513,7 @@ void Mischief::cut_off() {
     for (const HostIndex b : wall.to) {
       if (!depend(role_of(a), role_of(b))) continue;
       matters = true;
-      loss.is_sure |= is_sure && all_work_ && is_needed(a) && is_needed(b);
+      loss.is_sure |= is_sure && all_work_ && some_work_ && is_needed(a) && is_needed(b);
       for (const HostIndex host : {a, b}) {
         if (role_of(host) == Role::kServer)
           loss.who.push_back("server-" + std::to_string(host - 1));

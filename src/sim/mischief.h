@@ -63,8 +63,9 @@ class Mischief {
 
   // Before the first step.
   void begin();
-  // After each step. `all_work`: every worker is in the job and works; `in_last`: in its last generation.
-  void look(bool all_work, bool in_last);
+  // After each step. `all_work`: every worker is in the job, `some_work`: and one has not done all its steps;
+  // `in_last`: in its last generation.
+  void look(bool all_work, bool some_work, bool in_last);
   // This worker will not come when the others do.
   void miss(std::uint32_t rank);
 
@@ -132,6 +133,7 @@ class Mischief {
   bool ended_ = false;       // no more faults
   bool deadly_due_ = false;  // still to be done
   bool all_work_ = false;
+  bool some_work_ = false;
   bool in_last_ = false;
   std::map<std::pair<std::uint32_t, std::uint32_t>, TimeNs> disturbed_until_;
   TimeNs next_untold_ns_ =

@@ -299,12 +299,14 @@ class World {
     end_processes();
     if (former_) former_->look();
     bool all_work = true;
+    bool some_work = false;
     for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
       all_work = all_work && (trainers_[rank]->is_in_job() || ledger_.is_lost(rank));
+      some_work = some_work || trainers_[rank]->is_working();
     }
     const bool is_last = leader().generation() + 1 == plan_.generations.size();
     comings_.all_work_in_last = all_work && is_last;
-    mischief_->look(all_work, is_last);
+    mischief_->look(all_work, some_work, is_last);
     if (ledger_.has_lost() || ledger_.lost_count() > 0) {
       for (auto& trainer : trainers_) trainer->look();
     }

@@ -29,6 +29,8 @@ class Inputs {
   // It cannot end well.
   void end(const Status& status);
 
+  // All have none, but settle() waits for operations that are under way here.
+  bool awaits_operations() const { return done_.has_value(); }
   bool is_finishing() const { return handle_.has_value(); }  // and waits for the others
   HandleId handle() const { return *handle_; }
   bool are_heard() const { return first_has_heard_; }
