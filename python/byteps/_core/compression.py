@@ -4,8 +4,9 @@ Casts compress before the push and decompress after the pull: classes with two m
 compress(tensor) -> (tensor, context) and decompress(tensor, context) -> tensor. Sums of 16-bit elements are made in
 32 bits at the servers and rounded once.
 
-Coded formats (Coded) leave the tensor as it is: the core codes what travels, where that is a sum or an average of
-float32 of at least BYTEPS_MIN_COMPRESS_BYTES. Other tensors travel as they are.
+Formats of the core (Coded) leave the tensor as it is: the core codes what travels, where that is a sum or an average of
+float32 of at least BYTEPS_MIN_COMPRESS_BYTES. Other tensors travel as they are. So do the layers with a cast to 16 bits
+that has a format, for what the core codes (packed()): nothing is copied.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = [
     "checked_stateless",
     "format_of",
     "gradient_compression",
+    "is_coded",
+    "packed",
     "with_residual",
 ]
 
@@ -40,7 +43,7 @@ def gradient_compression(compression: Any, choices: Any, params: Optional[Dict[s
     nothing, as BYTEPS_COMPRESSION says. `choices`: the layer's Compression. ValueError for what is none."""
     if params:
         compression = _of_params(params, compression, choices)
-    if checked_compression(compression) is not NoneCompressor:
+    if checked_compression(compression) is not choices.none:
         return compression
     chosen = os.environ.get(VARIABLE) or "none"
     title, _, more = chosen.partition(":")
@@ -212,5 +215,21 @@ def with_residual(what: Exchange, name: str, compression: Any, bridge: Callable[
 
 
 def format_of(compression: Any) -> int:
-    """The format of an Exchange with any compressor."""
-    return compression.format if isinstance(compression, Coded) else abi.FORMAT_PLAIN
+    """The format of an Exchange with any compressor. (A class that somebody has derived from a cast makes what it likes
+    of a tensor.)"""
+    if isinstance(compression, Coded):
+        return compression.format
+    return vars(compression if isinstance(compression, type) else type(compression)).get("format", abi.FORMAT_PLAIN)
+
+
+def is_coded(compression: Any, operation: int, float32_count: int) -> bool:
+    """Whether the core codes a tensor. `float32_count`: of its elements, if these are of float32 and in the host's
+    memory, else 0."""
+    if operation not in (abi.SUM, abi.AVERAGE) or not format_of(compression):
+        return False
+    return 4 * float32_count >= int(os.environ.get("BYTEPS_MIN_COMPRESS_BYTES") or 65536)
+
+
+def packed(compression: Any, tensor: Any, operation: int, float32_count: int) -> Tuple[Any, Any]:
+    """What a layer gives away, and the context for decompress(): a cast where the core does not code it."""
+    return (tensor, None) if is_coded(compression, operation, float32_count) else compression.compress(tensor)

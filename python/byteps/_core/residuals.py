@@ -7,8 +7,6 @@ import ctypes
 import warnings
 from typing import Any, Dict, List, Optional, Tuple
 
-import numpy as np
-
 from byteps._core import session
 from byteps._core.exchange import PREFIX, encoded_name
 
@@ -51,6 +49,8 @@ class Residuals:
 
     def load(self, saved: Optional[Dict[str, Any]]) -> None:
         """What state() gave, between two steps. That of another place: see is_of_this_place()."""
+        import numpy as np  # torch does without
+
         self._loaded = {}
         if is_of_this_place(saved, stacklevel=4):
             assert saved is not None
@@ -79,14 +79,16 @@ class HostMemory:
     """What keeps residuals where there is no bridge, with a bridge's functions."""
 
     def __init__(self) -> None:
-        self.arrays: Dict[bytes, "np.ndarray[Any, Any]"] = {}
+        self.arrays: Dict[bytes, Any] = {}
 
-    def of(self, name: str, element_count: int) -> "np.ndarray[Any, Any]":
+    def of(self, name: str, element_count: int) -> Any:
         self.byteps_bridge_residual(_key(name), element_count)
         return self.arrays[_key(name)]
 
     def byteps_bridge_residual(self, key: bytes, element_count: int) -> int:
         if element_count and self.byteps_bridge_residual_elements(key) != element_count:
+            import numpy as np
+
             self.arrays[key] = np.zeros(element_count, np.float32)
         return int(self.arrays[key].ctypes.data)
 
@@ -97,11 +99,13 @@ class HostMemory:
         self.arrays.pop(key, None)
 
 
-def _view(library: Any, name: str) -> Optional["np.ndarray[Any, Any]"]:
+def _view(library: Any, name: str) -> Optional[Any]:
     """The residual itself; None: no operation has had it yet."""
     count = library.byteps_bridge_residual_elements(_key(name))
     if not count:
         return None
+    import numpy as np
+
     memory = (ctypes.c_float * count).from_address(library.byteps_bridge_residual(_key(name), 0))
     return np.frombuffer(memory, np.float32)
 

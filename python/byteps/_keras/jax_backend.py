@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable, List, Optional, Sequence
 
 import jax
+import jax.numpy as jnp
 
-from byteps._core.compression import format_of, with_residual
+from byteps._core.compression import format_of, packed, with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
@@ -24,11 +25,13 @@ def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optiona
     members = members_of(exchange.process_set)
     what = Exchange(*resolve(exchange.op), members=members, format=format_of(exchange.compression))
     gradients = [slot.gradient for slot in present]
-    packed = [exchange.compression.compress(array) for array in scaled(gradients, 1.0 / exchange.predivide)]
+    gradients = scaled(gradients, 1.0 / exchange.predivide)
+    counts = [each.size if each.dtype == jnp.float32 else 0 for each in gradients]
+    sent = [packed(exchange.compression, each, what.operation, count) for each, count in zip(gradients, counts)]
     exchanges = [_named(slot, what, exchange) for slot in present]
-    received = exchange_all((array, one) for (array, _), one in zip(packed, exchanges))
+    received = exchange_all((array, one) for (array, _), one in zip(sent, exchanges))
     factor = exchange.factor * exchange.predivide
-    results = [exchange.compression.decompress(array, context) for array, (_, context) in zip(received, packed)]
+    results = [exchange.compression.decompress(array, context) for array, (_, context) in zip(received, sent)]
     ordered = iter(scaled(results, factor))
     return [None if slot.gradient is None else next(ordered) for slot in slots]
 

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from byteps._core import abi, errors, session
-from byteps._core.compression import with_residual
+from byteps._core.compression import packed, with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
@@ -27,7 +27,7 @@ from byteps._core.residuals import HostMemory
 from byteps._keras.exchange import GradientExchange, Slot, scaled
 from byteps.torch import exchange as exchanges
 from byteps.torch import pending
-from byteps.torch.compression import Compression
+from byteps.torch.compression import Compression, float32_count
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 
@@ -136,10 +136,11 @@ class _Gradients:
     def _push(self, key: int, slot: Slot) -> None:
         what = self._exchange
         gradient = _dense(slot) if what.predivide == 1.0 else _dense(slot) / what.predivide
-        tensor, context = what.compression.compress(gradient)
+        meaning = resolve(what.op)
+        tensor, context = packed(what.compression, gradient, meaning.operation, float32_count(gradient))
         members = members_of(what.process_set)
         output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        exchange = Exchange(*resolve(what.op), members=members, priority=slot.priority)
+        exchange = Exchange(*meaning, members=members, priority=slot.priority)
         name = scoped(slot.name, members)
         residual = None
         if with_residual(exchange, name, what.compression, lambda: _residuals).residual and tensor.numel():

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from byteps._core import abi
 from byteps._core.compression import INT4, INT8, CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
@@ -24,12 +25,14 @@ class FP16Compressor(_CastCompressor):
     """11 bits of precision, up to 65504: for gradients that are scaled so that they do not overflow."""
 
     wire_dtype = jnp.float16
+    format = abi.FORMAT_FLOAT16
 
 
 class BF16Compressor(_CastCompressor):
     """8 bits of precision, the range of float32: nothing overflows."""
 
     wire_dtype = jnp.bfloat16
+    format = abi.FORMAT_BFLOAT16
 
 
 class Compression:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from byteps._core import errors, session
-from byteps._core.compression import checked_compression, format_of, with_residual
+from byteps._core.compression import checked_compression, format_of, packed, with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, members_of, named
 from byteps._core.reduction import ReduceOp, resolve
@@ -45,8 +45,8 @@ def push_pull(
 ) -> jax.Array:
     """The average (or what op says) of `array` over all workers: a new array of its shape and dtype. Average and Sum
     are differentiable; the gradient is reduced alike, so all ranks must compute it."""
-    wire, context = checked_compression(compression).compress(jnp.asarray(array))
     name, what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority, compression)
+    wire, context = _packed(array, what, compression)
     return compression.decompress(exchange(wire, name, what), context)
 
 
@@ -92,8 +92,8 @@ def push_pull_async(
     inside, push_pull is asynchronous itself."""
     if is_staged(array):
         raise ValueError("push_pull_async() inside jit: use push_pull(), which is asynchronous there")
-    wire, context = checked_compression(compression).compress(jnp.asarray(array))
     name, what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority, compression)
+    wire, context = _packed(array, what, compression)
     return Handle(direct.start(wire, name, what), lambda result: compression.decompress(result, context))
 
 
@@ -121,14 +121,13 @@ def push_pull_tree(
     """push_pull of every array of a tree (nested dicts, lists, ...), all at once. Each is named by `name` and its path;
     those that come first in the tree, which are often the first layers, go first."""
     paths, arrays, structure = flattened(tree)
-    checked_compression(compression)
-    compressed = [compression.compress(array) for array in arrays]
     exchanges = [
         reduction(
             op, average, prescale_factor, postscale_factor, process_set, name + path, priority - index, compression
         )
         for index, path in enumerate(paths)
     ]
+    compressed = [_packed(array, what, compression) for array, (_, what) in zip(arrays, exchanges)]
     results = exchange_all((wire, one) for (wire, _), one in zip(compressed, exchanges))
     return structure.unflatten(
         compression.decompress(result, context) for result, (_, context) in zip(results, compressed)
@@ -151,8 +150,14 @@ def reduction(
     meaning = resolve(op, average, prescale_factor, postscale_factor)
     members = members_of(process_set)
     name, once = named(name, "push_pull", members)
-    what = Exchange(*meaning, members=members, priority=priority, once=once, format=format_of(compression))
+    format = format_of(checked_compression(compression))
+    what = Exchange(*meaning, members=members, priority=priority, once=once, format=format)
     return name, with_residual(what, name, compression, direct.library)
+
+
+def _packed(array: Any, what: Exchange, compression: Any) -> Tuple[jax.Array, Any]:
+    array = jnp.asarray(array)
+    return packed(compression, array, what.operation, array.size if array.dtype == jnp.float32 else 0)
 
 
 def flattened(tree: Any) -> Tuple[List[str], List[jax.Array], Any]:

@@ -11,9 +11,15 @@ from typing import Any, Tuple
 import numpy as np
 from mxnet.ndarray import NDArray
 
+from byteps._core import abi
 from byteps._core.compression import INT4, INT8
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+
+
+def float32_count(tensor: Any) -> int:
+    """Of its elements; 0: those are others."""
+    return int(tensor.size) if isinstance(tensor, NDArray) and tensor.dtype == np.float32 else 0
 
 
 class Compressor:
@@ -39,6 +45,8 @@ class NoneCompressor(Compressor):
 
 class FP16Compressor(Compressor):
     """Floating-point arrays in 16 bits; others as they are. Values above 65504 overflow."""
+
+    format = abi.FORMAT_FLOAT16
 
     def compress(self, tensor: NDArray) -> Tuple[NDArray, Any]:
         if tensor.dtype in (np.float32, np.float64):

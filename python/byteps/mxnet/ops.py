@@ -14,12 +14,12 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, horovod, session
-from byteps._core.compression import checked_stateless, format_of
+from byteps._core.compression import checked_stateless, format_of, packed
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, named
 from byteps._core.reduction import ReduceOp, Reduction, resolve
 from byteps.mxnet import engine
-from byteps.mxnet.compression import Compression, Compressor
+from byteps.mxnet.compression import Compression, Compressor, float32_count
 
 __all__ = [
     "allreduce",
@@ -65,10 +65,11 @@ def push_pull(
     compression: Compressor = Compression.none,
 ) -> NDArray:
     """The average (or sum) of `tensor` over all workers, in a new array."""
-    compressed, context = checked_stateless(compression).compress(tensor)
+    reduction = resolve(average=average)
+    compressed, context = packed(checked_stateless(compression), tensor, reduction.operation, float32_count(tensor))
     output = engine.empty(compressed.shape, compressed)
     format = format_of(compression)
-    _reduce(output, compressed, resolve(average=average), "push_pull", name, priority, format=format)
+    _reduce(output, compressed, reduction, "push_pull", name, priority, format=format)
     return compression.decompress(output, context)
 
 

@@ -10,11 +10,11 @@ import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
-from byteps._core.compression import Coded, format_of, gradient_compression, with_residual
+from byteps._core.compression import Coded, format_of, gradient_compression, packed, with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps.mxnet import engine
-from byteps.mxnet.compression import Compression, Compressor
+from byteps.mxnet.compression import Compression, Compressor, float32_count
 
 __all__ = ["DistributedOptimizer"]
 
@@ -149,7 +149,7 @@ class Gradients:
             meaning = (self._owner, gradient.shape, str(gradient.dtype), what)
             name = current.lasting_name(scoped(f"gradient_{self._title}{index}", self.members), meaning)
             self._names[index] = name
-        tensor, context = self._compression.compress(gradient)
+        tensor, context = packed(self._compression, gradient, abi.AVERAGE, float32_count(gradient))
         priority = -index if isinstance(index, int) else 0
         format = format_of(self._compression)
         exchange = Exchange(abi.AVERAGE, members=self.members, priority=priority, format=format)

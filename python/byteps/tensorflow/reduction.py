@@ -7,7 +7,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Type, Union
 import tensorflow as tf
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_compression, format_of, with_residual
+from byteps._core.compression import checked_compression, format_of, packed, with_residual
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps._core.reduction import ReduceOp, resolve
@@ -79,12 +79,13 @@ class Reduce(NamedTuple):
         if self.is_average or self.factors[0] != 1.0:
             if any(tensor.dtype.is_integer for tensor in tensors):
                 return self._of_integers_too(tensors, names_, once, priorities)
-        packed = [self.compression.compress(tensor) for tensor in tensors]
+        operation = self.what.operation
+        sent = [packed(self.compression, tensor, operation, _float32_count(tensor)) for tensor in tensors]
         what = self.what._replace(once=once)
         for name in names_:
             what = with_residual(what, scoped(name, what.members), self.compression, native.library)
-        results = exchange([tensor for tensor, _ in packed], names_, what, priorities)
-        return [self.compression.decompress(result, context) for result, (_, context) in zip(results, packed)]
+        results = exchange([tensor for tensor, _ in sent], names_, what, priorities)
+        return [self.compression.decompress(result, context) for result, (_, context) in zip(results, sent)]
 
     def _of_integers_too(
         self, tensors: Sequence[tf.Tensor], names_: Sequence[str], once: bool, priorities: Sequence[int]
@@ -101,3 +102,8 @@ class Reduce(NamedTuple):
             for i, result in zip(chosen, found):
                 results[i] = result
         return [result for result in results if result is not None]
+
+
+def _float32_count(tensor: tf.Tensor) -> int:
+    """Of its elements; 0: another dtype, or a shape that is known later."""
+    return (tensor.shape.num_elements() or 0) if tensor.dtype == tf.float32 else 0

@@ -16,12 +16,12 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Type, Union
 import torch
 
 from byteps._core import abi, reduction, session
-from byteps._core.compression import NoneCompressor, checked_stateless
+from byteps._core.compression import NoneCompressor, checked_stateless, packed
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
 from byteps._core.reduction import ReduceOp
 from byteps.torch import exchange, pending, sparse
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import Compression, Compressor, float32_count
 from byteps.torch.tensors import check_all, check_dense, check_no_overlap, check_reduced, prepare
 
 __all__ = [
@@ -103,7 +103,7 @@ def allreduce(
     tensor, meaning = prepare(tensor, op, average, prescale_factor, postscale_factor)
     if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
         return pending.synchronize(sparse.start(tensor, meaning, name, members_of(process_set)))
-    compressed, context = checked_stateless(compression).compress(tensor)
+    compressed, context = packed(checked_stateless(compression), tensor, meaning.operation, float32_count(tensor))
     (reduced,) = _Allreduce.apply([meaning], members_of(process_set), [name], compression, compressed)
     return compression.decompress(reduced, context)
 
@@ -180,7 +180,7 @@ def grouped_allreduce(
     checked_stateless(compression)
     several = check_all(tensors, _check_of(op, average, prescale_factor, postscale_factor))
     prepared = [prepare(tensor, op, average, prescale_factor, postscale_factor) for tensor in several]
-    compressed = [compression.compress(tensor) for tensor, _ in prepared]
+    compressed = [packed(compression, tensor, meaning.operation, float32_count(tensor)) for tensor, meaning in prepared]
     names = _names(name, len(compressed))
     meanings = [meaning for _, meaning in prepared]
     members = members_of(process_set)

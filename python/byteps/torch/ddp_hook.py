@@ -19,10 +19,10 @@ import torch
 from torch.futures import Future
 
 from byteps._core import abi, session
-from byteps._core.compression import Coded, format_of, gradient_compression
+from byteps._core.compression import Coded, format_of, gradient_compression, packed
 from byteps._core.reduction import Reduction
 from byteps.torch import devices
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import Compression, Compressor, float32_count
 from byteps.torch.powersgd import PowerSGD
 from byteps.torch.residuals import Residuals
 
@@ -79,7 +79,7 @@ def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
         )
     current = session.current()
     buffer = bucket.buffer()
-    wire, context = state.compression.compress(buffer)
+    wire, context = packed(state.compression, buffer, abi.AVERAGE, float32_count(buffer))
     landings = exchange.Landings()
     memory = landings.place(wire, with_values=True)
 

@@ -27,12 +27,12 @@ import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.client import Job
-from byteps._core.compression import Coded, gradient_compression
+from byteps._core.compression import Coded, gradient_compression, packed
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps._core.reduction import Reduction
 from byteps.torch import devices, exchange, pending, sparse
-from byteps.torch.compression import Compression, Compressor, NoneCompressor
+from byteps.torch.compression import Compression, Compressor, NoneCompressor, float32_count
 from byteps.torch.powersgd import Factors, PowerSGD
 from byteps.torch.residuals import Residuals
 
@@ -276,7 +276,7 @@ class Gradients:
             return
         if self._casts:
             with torch.no_grad():
-                grad, slot.context = self._compression.compress(grad)
+                grad, slot.context = packed(self._compression, grad, self._meaning.operation, float32_count(grad))
         slot.handle = slot.exchange.start(grad, self.residuals if self._codes_feed_back else None)
 
     def _push_sparse(self, slot: Slot) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Optional, Tuple, Type
 import torch
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_stateless
+from byteps._core.compression import checked_stateless, packed
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.session import (
     barrier,
@@ -32,7 +32,7 @@ from byteps._core.session import (
     size,
     suspend,
 )
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import Compression, Compressor, float32_count
 from byteps.torch.exchange import start
 from byteps.torch.pending import poll, synchronize
 from byteps.torch.tensors import check_dense
@@ -95,7 +95,7 @@ def push_pull(
 ) -> torch.Tensor:
     """The sum (or average) of `tensor` over all workers, in a new tensor. Differentiable: the gradient of a sum is the
     sum of the gradients, so all ranks must run backward through it."""
-    compressed, context = checked_stateless(compression).compress(tensor)
+    compressed, context = packed(checked_stateless(compression), tensor, abi.SUM, float32_count(tensor))
     summed = _PushPull.apply(compressed, average, name, version, priority, compression)
     return compression.decompress(summed, context)
 
