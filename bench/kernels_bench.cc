@@ -19,6 +19,7 @@
 #include "kernels/coding.h"
 #include "kernels/crc32c.h"
 #include "kernels/kernels.h"
+#include "kernels/part_coding.h"
 
 namespace byteps {
 namespace {
@@ -174,6 +175,67 @@ void register_coding(const KernelSet& set, Format format, const char* step_name,
   for (const std::int64_t element_count : kCodedElements) bench->Arg(element_count);
 }
 
+// As gradients are: most elements are small against the largest.
+Buffer drawn_with_a_peak(std::size_t element_count) {
+  Buffer buffer = drawn(element_count, 1);
+  for (std::size_t i = 0; i < element_count; ++i) {
+    float number = 0;
+    std::memcpy(&number, buffer.span().data() + i * sizeof number, sizeof number);
+    number = number * number * number;
+    std::memcpy(buffer.span().data() + i * sizeof number, &number, sizeof number);
+  }
+  return buffer;
+}
+
+void run_part(benchmark::State& state, const PartCodec& codec, Coding step) {
+  const auto element_count = static_cast<std::size_t>(state.range(0));
+  Buffer elements = drawn_with_a_peak(element_count);
+  std::vector<std::byte> payload(payload_bytes_max(codec, element_count));
+  PartState part = first_state(codec, {}, element_count);
+  const char* flaw = nullptr;
+  std::size_t bytes = encode(codec, part, payload, elements.span(), Round(0));
+  for (auto _ : state) {
+    const std::span<const std::byte> coded = std::span(payload).first(bytes);
+    if (step == Coding::kLoad) {
+      flaw = decode(codec, elements.span(), coded, part.drawn);
+    } else if (step == Coding::kAdd) {
+      flaw = decode_add(codec, elements.span(), coded, part.drawn);
+    } else {
+      bytes = encode(codec, part, payload, elements.span(), Round(1));
+    }
+    benchmark::ClobberMemory();
+  }
+  if (flaw != nullptr) state.SkipWithError(flaw);
+  count_bytes(state, element_count * sizeof(float));
+}
+
+void register_part(const std::string& codec_name, PartCodec codec) {
+  const auto register_step = [&](const char* step_name, Coding step) {
+    const std::string row = "part/" + codec_name + "/" + step_name;
+    benchmark::RegisterBenchmark(row.c_str(), [=](benchmark::State& state) {
+      run_part(state, codec, step);
+    })->Arg(1 << 20);  // a part of 4 MiB
+  };
+  register_step("encode", Coding::kEncode);
+  register_step("load", Coding::kLoad);
+  register_step("add", Coding::kAdd);
+  codec.error_feedback = true;
+  register_step("encode_with_residual", Coding::kEncodeWithResidual);
+}
+
+void register_parts() {
+  register_part("onebit", {.kind = PartKind::kOnebit, .scaling = true});
+  register_part("topk_1%", {.kind = PartKind::kTopk, .k = 0.01});
+  register_part("topk_10%", {.kind = PartKind::kTopk, .k = 0.1});
+  register_part("randomk_1%", {.kind = PartKind::kRandomk, .k = 0.01});
+  register_part("randomk_1%_seeded", {.kind = PartKind::kRandomk, .k = 0.01, .seed = 7});
+  register_part("dithering_4", {.kind = PartKind::kDithering, .k = 4});
+  register_part("dithering_4_seeded", {.kind = PartKind::kDithering, .k = 4, .seed = 7});
+  register_part("dithering_4_l2", {.kind = PartKind::kDithering, .k = 4, .l2 = true});
+  register_part("dithering_4_natural", {.kind = PartKind::kDithering, .k = 4, .natural = true});
+  register_part("dithering_64", {.kind = PartKind::kDithering, .k = 64});
+}
+
 void register_all() {
   auto* copy = benchmark::RegisterBenchmark("copy/memcpy", copy_plain);
   auto* loop = benchmark::RegisterBenchmark("float32/add/plain_loop", add_plain_loop);
@@ -207,6 +269,7 @@ void register_all() {
       register_coding(set, format, "add", Coding::kAdd);
     }
   }
+  register_parts();
   for (const Crc32cKernel& kernel : available_crc32c()) register_crc32c(kernel, "message", 0);
   register_crc32c(available_crc32c().back(), "message_at_odd_address", 1);
 }

@@ -1,0 +1,89 @@
+// Codes of one part: what part_coding.cc puts momentum and error feedback around. Formats: part_coding.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "kernels/part_coding.h"
+
+namespace byteps {
+
+inline float float_at(const std::byte* array, std::size_t index) {
+  float number = 0;
+  std::memcpy(&number, array + index * sizeof(float), sizeof number);
+  return number;
+}
+inline void put_float(std::byte* array, std::size_t index, float number) {
+  std::memcpy(array + index * sizeof(float), &number, sizeof number);
+}
+inline std::uint32_t word_at(const std::byte* array, std::size_t index) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, array + index * sizeof word, sizeof word);
+  return word;
+}
+inline void put_word(std::byte* array, std::size_t index, std::uint32_t word) {
+  std::memcpy(array + index * sizeof word, &word, sizeof word);
+}
+
+inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
+inline constexpr std::uint32_t kMagnitudeBits = 0x7fffffff;
+inline constexpr std::uint32_t kInfinityBits = 0x7f800000;  // finite magnitudes are below
+inline constexpr std::uint32_t kSignBit = 0x80000000;
+
+// The sum of term(0) to term(count - 1) in the order that part_coding.h has.
+template <typename Term>
+double sum_of(std::size_t count, Term term) {
+  double sums[8] = {};
+  std::size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (std::size_t lane = 0; lane < 8; ++lane) sums[lane] += term(i + lane);
+  }
+  for (; i < count; ++i) sums[i % 8] += term(i);
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+// Elements that are coded.
+struct PartElements {
+  const std::byte* bytes;
+  std::size_t count;
+  std::uint32_t largest;  // bits of the largest magnitude
+  bool is_finite() const { return largest < kInfinityBits; }
+  float at(std::size_t index) const { return float_at(bytes, index); }
+};
+
+// What becomes of a decoded number.
+enum class PartUse {
+  kNothing,  // it is only looked at
+  kSet,      // it becomes the element; all others become zeros
+  kAdd,      // to the element
+  kTakeOff,  // from the element; of those that were sent as they are, nothing is left
+};
+inline void use_number(PartUse use, std::byte* elements, std::size_t index, float number) {
+  if (use == PartUse::kSet) put_float(elements, index, number);
+  if (use == PartUse::kAdd) put_float(elements, index, float_at(elements, index) + number);
+  if (use == PartUse::kTakeOff) put_float(elements, index, float_at(elements, index) - number);
+}
+
+// Each has the bytes of the payload as its result. `draws` moves on.
+std::size_t write_onebit(const PartCodec& codec, std::byte* payload, const PartElements& elements);
+std::size_t write_topk(const PartCodec& codec, std::byte* payload, const PartElements& elements);
+std::size_t write_randomk(const PartCodec& codec, std::byte* payload, const PartElements& elements,
+                          PartDraws& draws);
+std::size_t write_dithering(const PartCodec& codec, std::byte* payload,
+                            const PartElements& elements, PartDraws& draws);
+std::size_t dithering_bytes_max(const PartCodec& codec, std::size_t element_count);
+
+// Each has nullptr as its result, or what is wrong with the payload.
+using PartBytes = std::span<const std::byte>;
+const char* read_onebit(std::byte* elements, std::size_t count, PartBytes payload, PartUse use);
+const char* read_topk(const PartCodec& codec, std::byte* elements, std::size_t count,
+                      PartBytes payload, PartUse use);
+const char* read_randomk(const PartCodec& codec, std::byte* elements, std::size_t count,
+                         PartBytes payload, PartUse use, PartDraws draws);
+const char* read_dithering(const PartCodec& codec, std::byte* elements, std::size_t count,
+                           PartBytes payload, PartUse use);
+
+}  // namespace byteps
