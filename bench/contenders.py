@@ -122,6 +122,7 @@ class Gloo(Group):
     """torch.distributed over gloo, on the workers' machines alone."""
 
     rounds = (*Group.rounds, "go clipped", "go scaled", "go accumulated", "go unused", "go ddp4", "go fsdp")
+    rounds += ("go fp16", "go powersgd")  # by DDP's hooks
 
     def __init__(self, port):
         super().__init__("gloo")

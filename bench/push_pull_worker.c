@@ -9,16 +9,19 @@
  *     --stagger          each rank begins at another tensor, so that no two push in the same order
  *
  * Says "ready" when it has joined. Each line it reads is one round ("go fifo": the tensor pushed first has the
- * highest priority); for it, it prints
+ * highest priority; "go int8", or another of `formats`: what travels is coded so); for it, it prints
  *     START END FIRST CPU PUSHED FRAMES WANTED
  * seconds of CLOCK_MONOTONIC (which network namespaces share): when it began, when all sums were there, when the first
- * layer's was; the CPU seconds it used in between; the bytes and the frames it pushed, and how often it was asked for
- * some because others waited. Every sum is checked. Leaves at the end of its input. */
+ * layer's was; the CPU seconds it used in between; the bytes, as they travelled, and the frames it pushed, and how
+ * often it was asked for some because others waited. Every sum is checked. Leaves at the end of its input. */
 #include <byteps/byteps.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+/* By byteps_format. */
+static const char* const formats[] = {"plain", "float16", "bfloat16", "int8", "int4"};
 
 typedef struct options {
   const char* list;
@@ -29,7 +32,9 @@ typedef struct options {
   int forward;
   int stagger;
   int late_ms;
-  int fifo; /* in this round */
+  /* In this round: */
+  int fifo;
+  uint32_t format;
 } options;
 
 typedef struct tensors {
@@ -139,8 +144,13 @@ static void push_one(byteps_job* job, tensors* all, size_t index, float* values,
                      const options* how) {
   byteps_error error = {0};
   byteps_tensor tensor = {0};
+  char coded[sizeof all->names[0] + 16]; /* a name keeps its format */
+  if (how->format != BYTEPS_FORMAT_PLAIN) {
+    snprintf(coded, sizeof coded, "%s.%s", all->names[index], formats[how->format]);
+  }
   tensor.struct_bytes = sizeof tensor;
-  tensor.name = all->names[index];
+  tensor.name = how->format != BYTEPS_FORMAT_PLAIN ? coded : all->names[index];
+  tensor.format = how->format;
   tensor.dtype = BYTEPS_FLOAT32;
   tensor.operation = BYTEPS_SUM;
   tensor.input = tensor.output = values + all->offset[index];
@@ -171,11 +181,30 @@ static byteps_metrics metrics_of(const byteps_job* job) {
   return metrics;
 }
 
+/* What a round is to be, of its line. */
+static void hear(options* how, const char* line) {
+  char word[16] = "";
+  sscanf(line, "go %15s", word);
+  how->fifo = strcmp(word, "fifo") == 0;
+  how->format = BYTEPS_FORMAT_PLAIN;
+  for (uint32_t i = 1; i < sizeof formats / sizeof *formats; ++i) {
+    if (strcmp(word, formats[i]) == 0) how->format = i;
+  }
+}
+
+static void check_sums(const float* values, size_t count, float wanted, uint32_t format) {
+  const float off = format == BYTEPS_FORMAT_PLAIN ? 0 : 0.02f * wanted; /* int4: 1/128, twice */
+  for (size_t i = 0; i < count; ++i) {
+    if (!(values[i] >= wanted - off && values[i] <= wanted + off)) fail("a wrong sum");
+  }
+}
+
 static void run_round(byteps_job* job, tensors* all, float* values, const options* how) {
   byteps_error error = {0};
   const size_t count = all->elements * (size_t)how->operations;
   const float size = (float)byteps_size(job);
-  for (size_t i = 0; i < count; ++i) values[i] = (float)(byteps_rank(job) + 1);
+  const float own = (float)(byteps_rank(job) + 1);
+  for (size_t i = 0; i < count; ++i) values[i] = own;
   check(byteps_barrier(job, -1, &error), &error);
   if (how->late_ms > 0) {
     const struct timespec late = {how->late_ms / 1000, how->late_ms % 1000 * 1000000L};
@@ -192,12 +221,10 @@ static void run_round(byteps_job* job, tensors* all, float* values, const option
   const double used = seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
   /* Checking costs processor time, which others that are still measured need. */
   check(byteps_barrier(job, -1, &error), &error);
-  for (size_t i = 0; i < count; ++i) {
-    if (values[i] != size * (size + 1) / 2) fail("a wrong sum");
-  }
+  check_sums(values, count, size * (size + 1) / 2, how->format);
   const byteps_metrics after = metrics_of(job);
   printf("%.9f %.9f %.9f %.9f %llu %llu %llu\n", start, end, first, used,
-         (unsigned long long)(after.pushed_bytes - before.pushed_bytes),
+         (unsigned long long)(after.pushed_wire_bytes - before.pushed_wire_bytes),
          (unsigned long long)(after.pushed_frames - before.pushed_frames),
          (unsigned long long)(after.wanted_messages - before.wanted_messages));
   fflush(stdout);
@@ -214,7 +241,7 @@ int main(int argc, char** argv) {
   fflush(stdout);
   char line[64];
   while (fgets(line, sizeof line, stdin) != NULL) {
-    how.fifo = strcmp(line, "go fifo\n") == 0;
+    hear(&how, line);
     run_round(job, &all, values, &how);
   }
   check(byteps_leave(job, 1, &error), &error);

@@ -67,6 +67,19 @@ scenario to [`bench/history.jsonl`](../bench/history.jsonl).
   place, with the reason below.
 
 Again: `sudo make bench`, or one scenario by `sudo .venv/bin/python bench/run.py --only n4k4`; `--list` names them.
+
+### Gradient compression
+
+`coded-n4` and `coded-n4-100m` exchange 64 MiB over the C interface in each of its formats, in turns; `coded-mlp` and
+`coded-mlp-100m` train an MLP of 24.8 M parameters with byteps.torch. Those that end in `-100m` are at 100 Mbit/s, told.
+
+    sudo .venv/bin/python bench/run.py --only coded-n4,coded-n4-100m,coded-mlp,coded-mlp-100m
+
+- A figure is called as what travels is coded ([compression.md](compression.md)), and its **limit** is of those bytes.
+- **gloo** is torch's DDP there, **gloo fp16** and **gloo powersgd** are its hooks `fp16_compress_hook` and
+  `powerSGD_hook`, and **ddp powersgd** is the latter over our backend. PowerSGD is of rank 4 everywhere. Its hook has
+  all gradients in one bucket, for on gloo it hangs with several.
+- **times fewer bytes over a card** and **servers' CPU / plain** compare with the plain exchange of the same row.
 """
 
 
@@ -126,11 +139,56 @@ def checks(result):
             ratio = ours[f"{side}_cpu_s"] / floor[f"{side}_cpu_s"]
             yield f"{side}'s CPU / bare sockets", ratio, 1.25, ratio <= 1.25
     yield from _host_checks(result)
+    yield from _coded_checks(result)
     if is_step(result):
         yield from _step_checks(result)
     yield from _busy_checks(result)
     if "idle_share" in result:
         yield "busiest process in rest, % of a core", 100 * result["idle_share"], 0.5, result["idle_share"] <= 0.005
+
+
+# Of an exchange in each format: how many times fewer bytes over a card, and limit / time.
+CODED_TARGETS = {
+    "byteps float16": (1.95, 0.9),
+    "byteps bfloat16": (1.95, 0.9),
+    "byteps int8": (3.8, 0.9),
+    "byteps int4": (6.8, 0.85),
+}
+# Of training with fewer bytes: the time of the first / that of the second.
+CODED_STEP_TARGETS = {
+    "coded-mlp": {
+        ("byteps", "byteps int8"): 1 / 0.6,
+        ("gloo fp16", "byteps int8"): 1.5,
+        ("gloo", "byteps int8"): 2.4,
+    },
+    "coded-mlp-100m": {
+        ("byteps", "byteps int8"): 3.2,
+        ("gloo fp16", "byteps int8"): 2.4,
+        ("byteps", "byteps int4:error_feedback"): 5.0,
+        ("gloo powersgd", "byteps powersgd"): 1.0,
+        ("gloo powersgd", "byteps ddp powersgd"): 1.0,
+    },
+}
+
+
+def _coded_checks(result):
+    """checks() of gradient compression."""
+    figures = result["figures"]
+    for pair, target in CODED_STEP_TARGETS.get(result["bench"], {}).items():
+        if set(pair) <= set(figures):  # with several builds the labels differ
+            ratio = figures[pair[0]]["median_s"] / figures[pair[1]]["median_s"]
+            yield " / ".join(pair), ratio, target, ratio >= target
+    if not result["bench"].startswith("coded-n"):
+        return
+    for label, (fewer_target, target) in CODED_TARGETS.items():
+        if label in figures:
+            one, how = figures[label], label.split()[-1]
+            fewer = busiest_card(figures["byteps"]) / busiest_card(one)
+            yield f"{how}, times fewer bytes over a card", fewer, fewer_target, fewer >= fewer_target
+            yield f"{how}, limit / time", one["ratio"], target, one["ratio"] >= target
+    if "byteps int8" in figures:
+        ratio = figures["byteps int8"]["server_cpu_s"] / figures["byteps"]["server_cpu_s"]
+        yield "int8, servers' CPU / plain", ratio, 0.5, ratio <= 0.5
 
 
 # Of training steps that sleep: ideal / time that is asked for.
@@ -408,7 +466,7 @@ def _hosts(results):
             cells = [
                 f"{result['title']}, {label}",
                 "; ".join(cards[:hosts]),
-                "" if label == "gloo" else "; ".join(cards[hosts:]),
+                "" if label.startswith("gloo") else "; ".join(cards[hosts:]),
                 f"{min(pushed):.2f} to {max(pushed):.2f}" if pushed else "",
                 f"{cpu_s(one):.2f}",
             ]

@@ -43,7 +43,7 @@ def arguments():
     parser.add_argument("--only", action="append", default=[], metavar="NAME[,NAME]", help="these scenarios")
     parser.add_argument("--quick", action="store_true", help="the few scenarios of bench-quick, 3 repeats")
     parser.add_argument("--list", action="store_true", help="names the scenarios and ends")
-    parser.add_argument("--repeats", type=int, help="turns of each group (default 7; --quick: 3)")
+    parser.add_argument("--repeats", type=int, help="turns of each group (default mostly 7; --quick: 3)")
     parser.add_argument("--build", action="append", default=[], metavar="DIR", help="build(s) to measure")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for our processes")
     parser.add_argument("--variant", action="append", default=[], metavar="'NAME=VALUE ...'",
@@ -54,7 +54,6 @@ def arguments():
     parser.add_argument("--no-record", action="store_true", help="no line in bench/history.jsonl")
     parser.add_argument("--output", type=pathlib.Path, default=contenders.OUTPUT, help="for results and plots")
     args = parser.parse_args()
-    args.repeats = args.repeats or (3 if args.quick else 7)
     # A link stays what it is called: that may be what tells two builds apart.
     args.build = [pathlib.Path(os.path.normpath(ROOT / build)) for build in args.build or ["build/release"]]
     if len(set(args.build)) < len(args.build):
@@ -72,6 +71,10 @@ def selected(args):
     if args.only:
         return [scenario for scenario in scenarios.ALL if scenario.name in args.only]
     return [scenario for scenario in scenarios.ALL if scenario.quick or not args.quick]
+
+
+def repeats_of(args, scenario):
+    return args.repeats or (3 if args.quick else scenario.repeats)
 
 
 def settings(text):
@@ -249,7 +252,7 @@ def run_groups(args, scenario, groups):
         groups, refused = start_all(lab, scenario, groups)
         for group in groups:
             group.note_memory()
-        turns = take_turns(lab, groups, scenario, args.repeats)
+        turns = take_turns(lab, groups, scenario, repeats_of(args, scenario))
         others = other_figures(groups, scenario)
         for group in groups:
             group.stop()
@@ -285,7 +288,7 @@ def measure(args, scenario):
         "load": round(load, 2),
         "cores": os.cpu_count(),
         "congestion_control": args.congestion_control if port else None,
-        "repeats": args.repeats,
+        "repeats": repeats_of(args, scenario),
         "env": {**dict(scenario.env), **args.env},
         "refused": refused + unable,
         "limit_s": scenario.limit(),
@@ -367,7 +370,8 @@ def expected_s(args, scenario):
     groups = len(args.build) + len(args.variant) + len(scenario.variants) + len(scenario.frameworks)
     groups += 0 if args.no_rivals else len(scenario.rivals)
     one = (scenario.limit() or scenario.size * scenario.workers / 1e9) * scenario.operations * 1.4 + 0.3
-    return 4 + 1.5 * scenario.workers + (args.repeats + 1) * groups * len(scenario.words) * len(scenario.busy) * one
+    turns = (repeats_of(args, scenario) + 1) * groups * len(scenario.words) * len(scenario.busy)
+    return 4 + 1.5 * scenario.workers + turns * one
 
 
 def no_room(scenario):

@@ -15,11 +15,17 @@ LATENCY_BYTES = 64 << 10  # below, a card's rate says nothing about the time
 FLAT = (("BYTEPS_LOCAL_REDUCE", "0"),)  # every rank for itself, also where loopback stands for several machines
 FLAT_TOO = (("flat", FLAT),)
 TCP_TOO = (("tcp", (("BYTEPS_ENABLE_IPC", "0"),)),)  # the same without shared memory
+TOLD_100 = (("BYTEPS_NIC_MBPS", "100"),)  # the cards here say 10 Gbit/s, whatever shapes them
 RINGS = ("gloo", "horovod", "mpi", "mpi ring")  # rivals whose limit is a ring's
 BEST_RIVALS = ("gloo", "mpi", "mpi-ring")
 TRACES = pathlib.Path(__file__).resolve().parent.parent / "build" / "bench" / "traces"
 MLP = (64, 3500, 3500, 3500, 10)
 MLP_BYTES = 4 * sum(wide * narrow + narrow for wide, narrow in zip(MLP, MLP[1:]))
+POWERSGD_RANK = 4
+# By the last word of a turn, up to a colon: how many times fewer bytes travel. PowerSGD: of the MLP, whose matrices
+# become two thin ones each.
+FEWER = {"float16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "int8": 32 / 8.125, "int4": 32 / 4.5}
+FEWER["powersgd"] = MLP_BYTES / 4 / sum(POWERSGD_RANK * (wide + narrow) + narrow for wide, narrow in zip(MLP, MLP[1:]))
 SMALL_TENSORS = 160  # in the word "small" of framework_worker.py
 FRAMEWORK_BYTES = 4 * (64 * 1024 + 1024 * 1024 * 2 + 1024 * 10 + 3 * 1024 + 10)  # framework_model.py
 
@@ -40,6 +46,7 @@ class Scenario:
     model: str = ""  # a list of models.py instead of equal tensors; program step: of steps.py
     program: str = "push_pull"  # or train, step, sockets, a kind of framework_worker.py: what the workers are
     operations: int = 1  # one after the other, in a round
+    repeats: int = 7  # turns of each group
     warm: int = 0  # more of them before, whose time does not count
     worker_options: tuple = ()
     last_worker_options: tuple = ()
@@ -91,7 +98,7 @@ class Scenario:
         `alone`: of a training step, what it takes by itself."""
         limit = self.ring_limit() if kind in RINGS else self.limit()
         if self.program != "step":
-            return limit
+            return limit and limit / FEWER.get(word.split()[-1].partition(":")[0], 1.0)
         layers, passes = steps.model(self.model), steps.PASSES if "accumulated" in word else 1
         sent = steps.buckets(layers) if word == "go ddp" or (kind == "gloo" and word != "go ddp4") else None
         if "unused" in word:  # one of equal ones; a bucket goes whole
@@ -210,8 +217,7 @@ def _order():
 
 def _slow():
     section = "Slow lines"
-    told = {"env": (("BYTEPS_NIC_MBPS", "100"),)}  # the cards here say 10 Gbit/s, whatever shapes them
-    slow = {"rate": "100mbit", "size": 16 * MIB, "target": 0.96, "wanted_target": 0.05, **told}
+    slow = {"rate": "100mbit", "size": 16 * MIB, "target": 0.96, "wanted_target": 0.05, "env": TOLD_100}
     for n in (4, 8):
         yield Scenario(f"n{n}k{n}-100m", section, f"16 MiB, n=k={n}, 100 Mbit/s, told", n, n, **slow)
         title = f"64 tensors of 256 KiB, n=k={n}, 100 Mbit/s, told, each rank begins with another"
@@ -241,6 +247,22 @@ def _training():
     title = "the same, 2 hosts of 2 workers, 2 servers on machines of their own"
     options.update(gloo_target=1.3, hosts=(2, 2), variants=FLAT_TOO)
     yield Scenario("mlp-h2l2k2", section, title, 4, 2, **options)
+
+
+def _coded():
+    """Fewer bytes: as the C interface and torch's layer send them, beside what torch's DDP has."""
+    section = "Gradient compression"
+    told = {"rate": "100mbit", "env": TOLD_100}
+    options = {"hosts": (1,) * 4, "words": ("go", "go float16", "go bfloat16", "go int8", "go int4"), "rivals": ()}
+    slow = {"target": 0.95, "wanted_target": 0.05, **told}
+    yield Scenario("coded-n4", section, "64 MiB in one tensor, n=k=4, 1 Gbit/s", 4, 4, **options)
+    yield Scenario("coded-n4-100m", section, "the same, 100 Mbit/s, told", 4, 4, **options, **slow)
+    ours, hooks = ("go int8", "go int4:error_feedback"), ("go fp16", "go powersgd")
+    options.update(words=("go", *ours, *hooks, "go ddp powersgd", "compute"), rivals=("gloo",))
+    options.update(program="train", size=MLP_BYTES)
+    title = "step of the MLP of 24.8 M parameters, n=k=4, "
+    yield Scenario("coded-mlp", section, title + "1 Gbit/s", 4, 4, operations=2, repeats=5, **options)
+    yield Scenario("coded-mlp-100m", section, title + "100 Mbit/s, told", 4, 4, repeats=3, **options, **told)
 
 
 STEPS = "Training steps whose computation takes no processor"
@@ -344,6 +366,7 @@ ALL = [
         _slow,
         _models,
         _training,
+        _coded,
         _steps,
         _steps_of_users,
         _frameworks,

@@ -346,6 +346,12 @@ step_worker.main()
 
 def small_steps(kind, *words, python=sys.executable):
     command = [python, "-c", SMALL, ROOT / "bench", kind, "0", "1", "-", "-", "-", "2", "small"]
+    for start, end, _, cpu in in_a_job_of_one(command, words):
+        assert end - start >= 0.02 * (0.5 + 0.75) and cpu > 0  # of two steps each may leave out another layer
+
+
+def in_a_job_of_one(command, words):
+    """What a worker says to each of these words."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "BYTEPS_LIBRARY": str(BUILD / "lib/libbyteps.so")}
     env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(contenders.free_port()))
     done = subprocess.run(
@@ -354,15 +360,21 @@ def small_steps(kind, *words, python=sys.executable):
     assert done.returncode == 0, done.stderr
     ready, *rounds = done.stdout.splitlines()
     assert ready == "ready" and len(rounds) == len(words)
-    for start, end, _, cpu in (map(float, line.split()) for line in rounds):
-        assert end - start >= 0.02 * (0.5 + 0.75) and cpu > 0  # of two steps each may leave out another layer
-    return done
+    return [list(map(float, line.split())) for line in rounds]
 
 
 def test_each_kind_of_step_with_torch_knows_its_weights():
     done = [f"go {how}".strip() for how in (*scenarios.HOWS, "crossed", "fsdp")]
     alone = [f"compute {how}".strip() for how in scenarios.HOWS if how != "ddp"]
     small_steps("byteps", *done, *alone, *done)
+
+
+def test_the_mlp_trains_in_each_way_that_a_row_asks_for():
+    words = {word for row in scenarios.ALL if row.program == "train" for word in row.words}
+    place = ["0", "1", "-", "-", "-"]
+    command = [sys.executable, ROOT / "bench/train_worker.py", "byteps", *place, "2", "64-16-16-10"]
+    assert {"go int4:error_feedback", "go ddp powersgd", "communicate"} < words
+    in_a_job_of_one(command, [*sorted(words), *sorted(words)])
 
 
 @pytest.mark.long(reason="imports of the frameworks; they train in other tests")
@@ -413,6 +425,36 @@ def test_the_report_says_what_crossed_each_card():
     assert len({row.count("|") for row in rows}) == 1
     assert rows[2] == "| two hosts, byteps | 1.01 / 1.00; 1.00 / 1.00 | 1.00 / 1.02 | 0.25 to 0.26 | 0.40 |"
     assert "| two hosts, gloo | 1.75 / 1.75; 1.75 / 1.75 |  |" in rows[4]
+
+
+def of_codes(bench, **seconds):
+    """A result whose bytes over a card are as its seconds."""
+    figures = {
+        label.replace("_", " "): {"median_s": one, "ratio": 0.95, "cards": [[one, one]], "server_cpu_s": one}
+        for label, one in seconds.items()
+    }
+    return {"bench": bench, "size": 64 << 20, "figures": figures}
+
+
+def test_a_coded_exchange_is_judged_by_its_bytes_its_time_and_its_servers():
+    checks = list(report.checks(of_codes("coded-n4", byteps=1.0, byteps_int8=0.25, byteps_int4=0.16)))
+    assert [(what, value, reached) for what, value, _, reached in checks] == [
+        ("int8, times fewer bytes over a card", pytest.approx(4.0), True),
+        ("int8, limit / time", 0.95, True),
+        ("int4, times fewer bytes over a card", pytest.approx(6.25), False),
+        ("int4, limit / time", 0.95, True),
+        ("int8, servers' CPU / plain", pytest.approx(0.25), True),
+    ]
+
+
+def test_training_with_codes_is_judged_beside_plain_training_and_the_hooks_of_ddp():
+    seconds = {"byteps": 9.0, "byteps_int8": 2.5, "gloo": 13.0, "gloo_fp16": 5.0, "byteps_powersgd": 0.5}
+    checks = list(report.checks(of_codes("coded-mlp-100m", **seconds, gloo_powersgd=0.6)))
+    assert [(what, value, reached) for what, value, _, reached in checks] == [
+        ("byteps / byteps int8", pytest.approx(3.6), True),
+        ("gloo fp16 / byteps int8", pytest.approx(2.0), False),
+        ("gloo powersgd / byteps powersgd", pytest.approx(1.2), True),
+    ]
 
 
 def test_a_target_that_is_missed_has_one_in_its_place_and_a_reason():

@@ -1,6 +1,7 @@
 """bench/: the limits are the arithmetic of cards, the lists of parameters are those of the models, the table is sound,
 and a small run on loopback leaves what the report needs."""
 
+import dataclasses
 import json
 import math
 import os
@@ -18,9 +19,9 @@ import kernels
 import limits
 import models
 import report
+import run
 import scenarios
 import steps
-from run import summarize
 
 RUN = [sys.executable, str(ROOT / "bench" / "run.py")]
 GIGABIT = 1e9 / 8 * limits.PAYLOAD
@@ -198,6 +199,12 @@ def test_what_a_framework_adds_is_hidden_where_it_can_be():
         ("step-fsdp-n4", "go fsdp", "gloo", 3 * 3 / 4 * 0.5613),  # nobody sums for it
         ("n4k4", "go", "sockets", 0.5613),
         ("n4k4", "go", "mpi ring", 0.842),
+        ("coded-n4", "go float16", "byteps", 0.5613 / 2),
+        ("coded-n4", "go int8", "byteps", 0.5613 / 3.938),
+        ("coded-mlp", "go", "byteps", 0.8288),
+        ("coded-mlp", "go int4:error_feedback", "byteps", 0.8288 / 7.111),
+        ("coded-mlp", "go fp16", "gloo", 1.2431 / 2),
+        ("coded-mlp", "go ddp powersgd", "byteps", 0.8288 / 261),
     ],
 )  # fmt: skip
 def test_the_limit_of_a_figure_is_of_what_its_workers_do(name, word, kind, seconds):
@@ -221,7 +228,7 @@ def test_drops_are_added_and_times_are_per_operation():
         {"seconds": s, "first_s": s, "worker_cpu_s": 1.0, "server_cpu_s": 2.0, "busy_share": 0.5, "drops_out": 3}
         for s in (1.0, 3.0, 2.0, 5.0, 4.0)
     ]
-    figure = summarize(turns, scenario, 0.15)
+    figure = run.summarize(turns, scenario, 0.15)
     assert figure["median_s"] == pytest.approx(0.3)
     assert figure["quartiles_s"] == pytest.approx([0.2, 0.4])
     assert figure["ratio"] == pytest.approx(0.5)
@@ -231,7 +238,7 @@ def test_drops_are_added_and_times_are_per_operation():
 def test_what_is_counted_around_a_round_is_of_its_warm_operations_too():
     scenario = scenarios.Scenario("x", "", "", 2, 2, hosts=(1, 1), size=1000, operations=4, warm=2)
     turn = {"seconds": 4.0, "server_cpu_s": 6.0, "worker_cpu_s": 4.0, "card_bytes": [[6000, 6000], [0, 0]]}
-    figure = summarize([turn], scenario, 1.0)
+    figure = run.summarize([turn], scenario, 1.0)
     assert (figure["median_s"], figure["server_cpu_s"], figure["worker_cpu_s"]) == (1.0, 4.0, 4.0)
     assert figure["cards"] == [[1.0, 1.0]]
 
@@ -281,6 +288,19 @@ def test_the_report_has_a_row_for_each_group(small_run):
     assert len(rows) == 4  # the time, and what growth is about for each group
     assert "byteps FRAME_BYTES=65536" in written
     assert "tensors/s" in output
+
+
+def test_a_coded_exchange_sends_fewer_bytes_and_its_sums_are_right(monkeypatch, tmp_path):
+    if not (BUILD / "bin" / "push_pull_worker").exists():
+        pytest.skip(f"no push_pull_worker in {BUILD}: build with BYTEPS_BENCH=ON")
+    options = ["--repeats", "1", "--no-rivals", "--nice", "0", "--output", str(tmp_path), "--build", str(BUILD)]
+    monkeypatch.setattr(sys, "argv", ["run.py", *options])
+    coded = next(scenario for scenario in scenarios.ALL if scenario.name == "coded-n4")
+    small = {"workers": 2, "extra": 1, "hosts": (1, 1), "rate": None, "size": 1 << 20, "env": scenarios.FLAT}
+    figures = run.measure(run.arguments(), dataclasses.replace(coded, **small))["figures"]
+    pushed = {label.removeprefix("byteps").strip(): figure["pushed"] for label, figure in figures.items()}
+    bits = {"": 32, "float16": 16, "bfloat16": 16, "int8": 8.125, "int4": 4.5}
+    assert pushed == {how: [pytest.approx(count / 32, abs=1e-3)] * 2 for how, count in bits.items()}
 
 
 def figures_of_kernels(**rates):
