@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 11
+#define BYTEPS_ABI_VERSION 12
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -216,6 +216,10 @@ typedef struct byteps_metrics {
   /* Since version 11. pushed_bytes and pulled_bytes as they travelled: fewer where tensors are coded. */
   uint64_t pushed_wire_bytes;
   uint64_t pulled_wire_bytes;
+  /* Since version 12. Nanoseconds of this worker's threads (its relay's among them) that coding what is pushed has taken,
+   * and decoding answers. */
+  uint64_t encode_ns;
+  uint64_t decode_ns;
 } byteps_metrics;
 
 BYTEPS_API uint32_t byteps_abi_version(void);

@@ -94,7 +94,7 @@ struct byteps_job {
   byteps_job(byteps::Config job_config, std::unique_ptr<byteps::ProcessTransport> own_transport,
              std::unique_ptr<byteps::LogWriter> log_writer,
              std::unique_ptr<byteps::FlightFile> flight_file)
-      : config(std::move(job_config)),
+      : config(measured(std::move(job_config))),
         writer(std::move(log_writer)),
         flight(std::move(flight_file)),
         timeline(config.job.scheduler_host.empty()
@@ -112,6 +112,11 @@ struct byteps_job {
                    relay ? relay->port() : byteps::RelayPort(), devices.port());
     if (relay) relay->start(clock, config.spin_ns);
     runner.emplace("byteps-worker", *worker, transport->waiter(), clock, config.spin_ns);
+  }
+
+  static byteps::Config measured(byteps::Config config) {
+    config.flow.stopwatch = byteps::monotonic_now;
+    return config;
   }
 
   const byteps::ForkMark mark;
@@ -597,6 +602,7 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     constexpr std::size_t kBytesOfVersion8 = offsetof(byteps_metrics, device_out_bytes);
     constexpr std::size_t kBytesOfVersion9 = offsetof(byteps_metrics, lost_servers);
     constexpr std::size_t kBytesOfVersion10 = offsetof(byteps_metrics, pushed_wire_bytes);
+    constexpr std::size_t kBytesOfVersion11 = offsetof(byteps_metrics, encode_ns);
     if (metrics == nullptr || metrics->struct_bytes < kBytesOfVersion1) {
       return {Code::kInvalidArgument, "byteps_metrics.struct_bytes must be sizeof(byteps_metrics)"};
     }
@@ -623,9 +629,12 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     metrics->lost_servers = now.lost_servers;
     metrics->lost_schedulers = now.lost_schedulers;
     metrics->lost_workers = now.lost_workers;
-    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    if (metrics->struct_bytes < kBytesOfVersion11) return Status::ok();
     metrics->pushed_wire_bytes = now.pushed_wire_bytes;
     metrics->pulled_wire_bytes = now.pulled_wire_bytes;
+    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    metrics->encode_ns = now.encode_ns;
+    metrics->decode_ns = now.decode_ns;
     return Status::ok();
   });
 }

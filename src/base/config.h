@@ -35,6 +35,7 @@ struct FlowConfig {
   std::uint64_t min_compress_bytes =
       65'536;                       // of what is coded where it fits: smaller tensors travel plain
   bool priority_scheduling = true;  // false: parts pass the gate in order of submission
+  Stopwatch stopwatch = nullptr;  // of what a worker's coding takes
 };
 
 struct TimeoutConfig {

@@ -14,4 +14,7 @@ inline constexpr TimeNs kMillisecond = 1'000'000;
 inline constexpr TimeNs kSecond = 1'000'000'000;
 inline constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 
+// Reads it, to measure how long something took: that decides nothing. Null: nothing is measured.
+using Stopwatch = TimeNs (*)();
+
 }  // namespace byteps

@@ -14,6 +14,10 @@ TimeNs read_clock(clockid_t id) {
 }  // namespace
 
 TimeNs MonotonicClock::now() {
+  return monotonic_now();
+}
+
+TimeNs monotonic_now() {
   return read_clock(CLOCK_MONOTONIC);
 }
 

@@ -17,6 +17,9 @@ class MonotonicClock final : public Clock {
   TimeNs now() override;
 };
 
+// The same, as a stopwatch.
+TimeNs monotonic_now();
+
 // Nanoseconds since 1970, for people and for comparing machines; it may jump.
 TimeNs wall_clock_now();
 

@@ -200,6 +200,8 @@ void RelayLoop::publish() {
     others.pulled_bytes += its.pulled_bytes;
     others.pushed_wire_bytes += its.pushed_wire_bytes;
     others.pulled_wire_bytes += its.pulled_wire_bytes;
+    others.encode_ns += its.encode_ns;
+    others.decode_ns += its.decode_ns;
     others.pushed_frames += its.pushed_frames;
     others.wanted_messages += its.wanted_messages;
   }

@@ -21,13 +21,18 @@ std::span<const std::byte> Coder::payload(Tensor& tensor, std::size_t place,
   const bool is_new = !codes || PLANTED(coded_again);
   if (!codes) codes = pool_.take(bytes);
   const std::span payload = codes.span().first(bytes);
-  if (is_new) tensor.codes->kernels.encode(payload, elements, residual);
+  if (!is_new) return payload;
+  const TimeNs begun_ns = now();
+  tensor.codes->kernels.encode(payload, elements, residual);
+  encode_ns_ += now() - begun_ns;
   return payload;
 }
 
 void Coder::decode(const Tensor& tensor, std::span<const std::byte> payload,
                    std::span<std::byte> elements) {
+  const TimeNs begun_ns = now();
   tensor.codes->kernels.load(elements, payload);
+  decode_ns_ += now() - begun_ns;
 }
 
 std::span<const std::byte> Coder::decoded(const Tensor& tensor, std::span<const std::byte> payload,

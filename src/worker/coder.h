@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/time.h"
 #include "kernels/kernels.h"
 #include "worker/tensor_table.h"
 
@@ -21,6 +22,9 @@ namespace byteps {
 
 class Coder {
  public:
+  // `stopwatch`: of what it takes.
+  explicit Coder(Stopwatch stopwatch) : stopwatch_(stopwatch) {}
+
   // A tensor that is new here, and whose shards sum codes.
   void begin(Tensor& tensor);
 
@@ -29,8 +33,8 @@ class Coder {
                                      std::span<const std::byte> elements,
                                      std::span<std::byte> residual);
   // The elements that an answer says.
-  static void decode(const Tensor& tensor, std::span<const std::byte> payload,
-                     std::span<std::byte> elements);
+  void decode(const Tensor& tensor, std::span<const std::byte> payload,
+              std::span<std::byte> elements);
   // The same, until the next call.
   std::span<const std::byte> decoded(const Tensor& tensor, std::span<const std::byte> payload,
                                      std::size_t element_bytes);
@@ -39,8 +43,15 @@ class Coder {
   static void end(Tensor& tensor);
 
   std::size_t lent_bytes() const { return pool_.lent_bytes(); }
+  TimeNs encode_ns() const { return encode_ns_; }
+  TimeNs decode_ns() const { return decode_ns_; }
 
  private:
+  TimeNs now() const { return stopwatch_ == nullptr ? 0 : stopwatch_(); }
+
+  const Stopwatch stopwatch_;
+  TimeNs encode_ns_ = 0;
+  TimeNs decode_ns_ = 0;
   std::optional<KernelSet> kernels_;  // from the first coded tensor on
   BufferPool pool_;
   std::vector<std::byte> scratch_;

@@ -277,7 +277,9 @@ WorkerMetrics WorkerDoor::metrics() const {
           .lost_schedulers = read(counters_.lost_schedulers),
           .lost_workers = read(counters_.lost_workers),
           .pushed_wire_bytes = read(servers.pushed_wire_bytes),
-          .pulled_wire_bytes = read(servers.pulled_wire_bytes)};
+          .pulled_wire_bytes = read(servers.pulled_wire_bytes),
+          .encode_ns = read(servers.encode_ns),
+          .decode_ns = read(servers.decode_ns)};
 }
 
 }  // namespace byteps

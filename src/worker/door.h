@@ -75,6 +75,9 @@ struct WorkerMetrics {
   // pushed_bytes and pulled_bytes as they travelled.
   std::uint64_t pushed_wire_bytes = 0;
   std::uint64_t pulled_wire_bytes = 0;
+  // Coding what is pushed, and decoding answers.
+  std::uint64_t encode_ns = 0;
+  std::uint64_t decode_ns = 0;
 };
 
 // Counted by one thread each, read by any.

@@ -106,10 +106,11 @@ std::uint64_t Pull::put(Tensor& tensor, const wire::Header& header, const Named&
     tensor.cargo->answered(header,
                            is_coded ? work_.coder.decoded(tensor, payload, bytes) : payload);
   } else if (is_coded) {
-    Coder::decode(tensor, payload, {named.place, bytes});
+    work_.coder.decode(tensor, payload, {named.place, bytes});
   } else if (!payload.empty()) {
     std::memcpy(named.place, payload.data(), payload.size());
   }
+  work_.counters.decode_ns = work_.coder.decode_ns();
   return bytes;
 }
 

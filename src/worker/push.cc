@@ -333,6 +333,7 @@ std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
     }
     payload =
         work_.coder.payload(tensor, tensor.place_of(staged_part_.part, frame), elements, residual);
+    work_.counters.encode_ns = work_.coder.encode_ns();
   };
   if (work_.config.is_relay && work_.config.relays.residuals != nullptr) {
     work_.config.relays.residuals->code_with(tensor.key, tensor.spec.total_bytes, code_with);

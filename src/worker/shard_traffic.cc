@@ -103,6 +103,8 @@ void ShardTraffic::publish(TrafficCounters& counters, const PipelineCounters& be
   publish(counters.pulled_bytes, here.pulled_bytes + beside.pulled_bytes);
   publish(counters.pushed_wire_bytes, here.pushed_wire_bytes + beside.pushed_wire_bytes);
   publish(counters.pulled_wire_bytes, here.pulled_wire_bytes + beside.pulled_wire_bytes);
+  publish(counters.encode_ns, static_cast<std::uint64_t>(here.encode_ns + beside.encode_ns));
+  publish(counters.decode_ns, static_cast<std::uint64_t>(here.decode_ns + beside.decode_ns));
   publish(counters.pushed_frames, here.pushed_frames + beside.pushed_frames);
   publish(counters.wanted_messages, here.wanted_messages + beside.wanted_messages);
   publish(counters.reconnects, connections_.counts().reconnects);

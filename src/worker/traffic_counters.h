@@ -12,6 +12,8 @@ struct TrafficCounters {
   std::atomic<std::uint64_t> pulled_bytes{0};  // of answers
   std::atomic<std::uint64_t> pushed_wire_bytes{0};  // these two as they travel
   std::atomic<std::uint64_t> pulled_wire_bytes{0};
+  std::atomic<std::uint64_t> encode_ns{0};  // of what is pushed coded; and decoding answers
+  std::atomic<std::uint64_t> decode_ns{0};
   std::atomic<std::uint64_t> pushed_frames{0};    // with repeats
   std::atomic<std::uint64_t> wanted_messages{0};  // with which the other ends asked for frames
   std::atomic<std::uint64_t> reconnects{0};       // connections that were lost and made again

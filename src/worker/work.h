@@ -74,6 +74,7 @@ struct PipelineConfig {
   };
   Finishing finishing{};
   TimelineLane* timeline = nullptr;  // null: none is recorded
+  Stopwatch stopwatch = nullptr;     // of coding
   RoadEnds road_ends{};              // their stages outlive the pipeline
   // Where workers of a machine sum first, at relays (relay/relay.h): a worker's ways lead to those of its machine, and
   // a relay speaks for its group. Null: all workers exchange with the shards by themselves.
@@ -128,6 +129,8 @@ struct PipelineCounters {
   std::uint64_t finished_operations = 0;
   std::uint64_t finished_bytes = 0;
   std::uint64_t failed_operations = 0;
+  TimeNs encode_ns = 0;  // it took, where there is a stopwatch
+  TimeNs decode_ns = 0;
   std::uint64_t kept_bytes = 0;  // of copies of sums, now (KeptSums)
 };
 

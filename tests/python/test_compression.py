@@ -85,6 +85,7 @@ def one_call(format):
     result = bps.push_pull(values, name=f"call.{format}", compression=getattr(bps.Compression, format))
     assert torch.equal(values, given)
     after = bps.metrics()
+    assert 0 < after.encode_ns - before.encode_ns < 1e9 and 0 < after.decode_ns - before.decode_ns < 1e9
     reduced = bps.allreduce(values, name=f"reduce.{format}", compression=getattr(bps.Compression, format))
     assert torch.equal(reduced, result)
     return result.numpy(), after.pushed_bytes - before.pushed_bytes, after.pushed_wire_bytes - before.pushed_wire_bytes
@@ -461,7 +462,7 @@ LAYERS = {
     "torch": (by_torch, "job2"),
     "jax": (by_jax, "job2"),
     "tensorflow": (by_tensorflow, "tf_job2"),
-    "keras": (by_keras, "job2"),
+    "keras": (by_keras, "tf_job2"),  # whose backend it runs on
     "mxnet": (by_mxnet, "mxnet_job2"),
 }
 
@@ -583,7 +584,7 @@ def feeding_back(calls, format):
 FED_BACK = {
     "jax": (calls_of_jax, "job2"),
     "tensorflow": (calls_of_tensorflow, "tf_job2"),
-    "keras": (calls_of_keras, "job2"),
+    "keras": (calls_of_keras, "tf_job2"),
     "mxnet": (calls_of_mxnet, "mxnet_job2"),
 }
 

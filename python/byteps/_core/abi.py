@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 
 # byteps_code
 OK = 0
@@ -125,6 +125,8 @@ class Metrics(Structure):
         ("lost_workers", c_uint64),
         ("pushed_wire_bytes", c_uint64),
         ("pulled_wire_bytes", c_uint64),
+        ("encode_ns", c_uint64),
+        ("decode_ns", c_uint64),
     ]
 
 

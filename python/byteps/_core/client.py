@@ -62,7 +62,8 @@ class Metrics(NamedTuple):
     both, local_shared_bytes went through shared memory. device_out_bytes were copied from GPUs to the host, and
     device_in_bytes to them. pushed_frames counts the frames, pieces of tensors, that were sent to servers and relays,
     and wanted_messages how often these asked for frames that others were waiting for. pushed_wire_bytes and
-    pulled_wire_bytes are pushed_bytes and pulled_bytes as they travelled: fewer where tensors are coded (compression).
+    pulled_wire_bytes are pushed_bytes and pulled_bytes as they travelled: fewer where tensors are coded (compression);
+    encode_ns and decode_ns are the nanoseconds that this worker took for it.
 
     Losses that the job has survived: lost_servers and lost_schedulers have successors, of which this worker has heard
     (of a server that was told to stop as well), and lost_workers is how many ranks are vacant now."""
@@ -87,6 +88,8 @@ class Metrics(NamedTuple):
     lost_workers: int
     pushed_wire_bytes: int
     pulled_wire_bytes: int
+    encode_ns: int
+    decode_ns: int
 
 
 def _is_over() -> bool:

@@ -346,7 +346,7 @@ class Gradients:
         with torch.no_grad():
             averaged = self._compression.decompress(result, slot.context)
             if slot.factors is not None:
-                averaged = slot.factors.finish(averaged, self.residuals)
+                averaged = slot.factors.finish(averaged, self.residuals, parameter.grad)
             if parameter.grad is averaged:
                 return
             if slot.sparse_dim:

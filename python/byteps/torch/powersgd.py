@@ -12,7 +12,7 @@ Two exchanges that follow each other. What is no matrix, and what would not be f
 from __future__ import annotations
 
 import zlib
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -86,10 +86,11 @@ class Factors:
 
     def start(self, gradient: torch.Tensor, residuals: Residuals) -> int:
         """The handle of P. The gradient may be changed from now on."""
-        rows, columns = self._size
+        size = self._size
         with torch.no_grad():
-            residual = residuals.of(self._name, rows * columns).view(rows, columns).to(gradient.device)
-            self._matrix = gradient.detach().reshape(rows, columns) + residual
+            # Fresh memory of this size costs more than the arithmetic: the sum is made where the residual is.
+            self._matrix = residuals.of(self._name, size[0] * size[1]).view(size).to(gradient.device)
+            self._matrix += gradient.detach().reshape(size)
             return self._exchanges[0].start(self._matrix @ self._right(residuals, gradient.device))
 
     def advance(self, handle: int) -> int:
@@ -99,15 +100,19 @@ class Factors:
             self._left = orthonormal(left)
             return self._exchanges[1].start(self._matrix.t() @ self._left)
 
-    def finish(self, right: torch.Tensor, residuals: Residuals) -> torch.Tensor:
-        """The average, of the gradient's shape. `right`: Q."""
-        rows, columns = self._size
+    def finish(self, right: torch.Tensor, residuals: Residuals, gradient: Optional[torch.Tensor]) -> torch.Tensor:
+        """The average: in `gradient`, if its memory is contiguous, else in a tensor of its shape. `right`: Q."""
+        size = self._size
         with torch.no_grad():
-            product = self._left @ right.t()
-            residuals.of(self._name, rows * columns).copy_((self._matrix - product).reshape(-1))
+            residual = self._matrix.addmm_(self._left, right.t(), alpha=-1)
+            if residual.is_cuda:
+                residuals.of(self._name, residual.numel()).view(size).copy_(residual)
             residuals.of(self._name + "#Q", right.numel()).copy_(right.reshape(-1))
+            if gradient is None or gradient.layout != torch.strided or not gradient.is_contiguous():
+                gradient = torch.empty(self._shape, dtype=torch.float32, device=right.device)
+            torch.mm(self._left, right.t(), out=gradient.view(size))
         self._matrix = self._left = torch.Tensor()
-        return product.view(self._shape)
+        return gradient
 
     def _right(self, residuals: Residuals, device: torch.device) -> torch.Tensor:
         """That of the step before; at first a random one, the same on all ranks."""
