@@ -216,8 +216,8 @@ typedef struct byteps_metrics {
   /* Since version 11. pushed_bytes and pulled_bytes as they travelled: fewer where tensors are coded. */
   uint64_t pushed_wire_bytes;
   uint64_t pulled_wire_bytes;
-  /* Since version 12. Nanoseconds of this worker's threads (its relay's among them) that coding what is pushed has taken,
-   * and decoding answers. */
+  /* Since version 12. Nanoseconds of this worker's threads, its relay's among them, that coding what is pushed has
+   * taken, and decoding answers. */
   uint64_t encode_ns;
   uint64_t decode_ns;
 } byteps_metrics;

@@ -630,11 +630,11 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     metrics->lost_schedulers = now.lost_schedulers;
     metrics->lost_workers = now.lost_workers;
     if (metrics->struct_bytes < kBytesOfVersion11) return Status::ok();
-    metrics->pushed_wire_bytes = now.pushed_wire_bytes;
-    metrics->pulled_wire_bytes = now.pulled_wire_bytes;
+    metrics->pushed_wire_bytes = now.coding.pushed_wire_bytes;
+    metrics->pulled_wire_bytes = now.coding.pulled_wire_bytes;
     if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
-    metrics->encode_ns = now.encode_ns;
-    metrics->decode_ns = now.decode_ns;
+    metrics->encode_ns = now.coding.encode_ns;
+    metrics->decode_ns = now.coding.decode_ns;
     return Status::ok();
   });
 }

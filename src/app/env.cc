@@ -358,7 +358,8 @@ std::vector<Variable> safety_variables() {
        "bpslaunch does, or another server (docs/recovery.md). 0: the job ends.",
        0, 1, [](Draft& d, std::uint64_t v) { d.config.recovers = v == 1; }},
       {"BYTEPS_RECOVERY_TIMEOUT_S", "all", "60", "seconds, 1 to 604800",
-       "So long a process waits for the successor of a server or a scheduler that is lost. Each goes "
+       "So long a process waits for the successor of a server or a scheduler that is lost. Each "
+       "goes "
        "by its own value: set it equal everywhere.",
        1, 604'800,
        [](Draft& d, std::uint64_t v) {
@@ -447,9 +448,8 @@ std::vector<Variable> launcher_variables() {
        "Run each process under gdb and print a backtrace when it crashes.", 0, 1, kNotHere},
       {"BYTEPS_COMPRESSION", "worker", "none",
        "none, fp16, bf16, int8, int4, int8:error_feedback or int4:error_feedback",
-       "How gradients travel where a script chooses nothing (docs/compression.md): those of optimizers, trainers, tapes "
-       "and DistributedDataParallel. The same on all ranks.",
-       0, 0, kNotHere},
+       "How gradients travel where a script chooses nothing (docs/compression.md): those of "
+       "optimizers, trainers, tapes and DistributedDataParallel. The same on all ranks."},
       {"BYTEPS_TELEMETRY_ON", "worker", "1", "0 or 1",
        "Record push_pull speed for get_pushpull_speed().", 0, 1, kNotHere},
   };

@@ -284,6 +284,18 @@ struct Relay::Taking {
     }
   }
 
+  // All inputs have ended, which they do when no worker has an operation under way: nobody waits for those that are
+  // still under way here, as one that ended with an error of which this relay has not heard.
+  void end_operations_before(Round round) const {
+    for (auto& [key, batches] : relay.batches_) {
+      std::erase_if(batches, [&](const auto& batch) {
+        return !batch->is_submitted && later_by(batch->round(), round) < 0;
+      });
+      if (batches.empty() || later_by(batches.front()->round(), round) >= 0) continue;
+      take_all_had(key, *batches.front(), true);
+    }
+  }
+
   // Of its frames those that are had, or all that are not answered.
   void take_all_had(Key key, Batch& batch, bool is_gone) const {
     const Extent& extent = batch.extent();
@@ -466,25 +478,15 @@ void Relay::on_mismatch(Key key, const Status& why) {
 
 void Relay::on_inputs_done(ShardIndex shard, const wire::Header& header) {
   uplink_->on_inputs_done(shard, header);
-  if (uplink_->inputs().awaits_operations()) end_operations_before(first_round(header.round.value));
+  if (uplink_->inputs().awaits_operations()) {
+    Taking{*this}.end_operations_before(first_round(header.round.value));
+  }
   if (inputs_handle_ && !inputs_were_heard_ && uplink_->uplink().inputs_are_heard()) {
     inputs_were_heard_ = true;
     shelf_.inputs_are_heard(uplink_->uplink().inputs_generation(), fresh_);
   }
   settle();
   absorb();
-}
-
-// All inputs have ended, which they do when no worker has an operation under way: nobody waits for those that are still
-// under way here, as one that ended with an error of which this relay has not heard.
-void Relay::end_operations_before(Round round) {
-  for (auto& [key, batches] : batches_) {
-    std::erase_if(batches, [&](const auto& batch) {
-      return !batch->is_submitted && later_by(batch->round(), round) < 0;
-    });
-    if (batches.empty() || later_by(batches.front()->round(), round) >= 0) continue;
-    Taking{*this}.take_all_had(key, *batches.front(), true);
-  }
 }
 
 void Relay::on_sent(SendToken token) {

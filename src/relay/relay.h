@@ -143,7 +143,6 @@ class Relay final : private Batch::Listener {
   void settle();
   void end_batch(HandleId handle, const Status& status);
   void end_inputs(const Status& status);
-  void end_operations_before(Round round);
 
   Reduce reduce_{*this};
   const PipelineConfig config_;  // the uplink's

@@ -117,7 +117,7 @@ RelayConfig RelayPost::relay_config(const wire::Roster& roster) const {
   relay.uplink.stalled_ns = config_.timeout.wanted_ns;
   relay.uplink.first_notice_ns = config_.timeout.first_notice_ns;
   relay.uplink.notice_every_ns = config_.timeout.notice_every_ns;
-  relay.uplink.timeline = timeline_;
+  relay.uplink.measured.timeline = timeline_;
   relay.uplink.groups = std::make_shared<const Groups>(groups_of(roster));
   return relay;
 }

@@ -169,6 +169,22 @@ bool says_root_is_lost(const TensorSum& tensor, const wire::Header& header) {
   return std::find(lost.begin(), lost.end(), tensor.declared.root) != lost.end();
 }
 
+// What the relay that spoke for this lost worker has contributed to sums that are not there yet.
+void note_unsaid(TensorSum& tensor, WorkerRank moved) {
+  for (const auto& [index, part] : tensor.parts) {
+    for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
+      if (has_bit(part->bits_of(frame), moved)) part->unsaid.emplace_back(frame, moved);
+    }
+  }
+}
+
+// A push of this frame has come.
+void note_said(PartSum& part, std::uint32_t frame, const wire::Header& header) {
+  std::erase(part.unsaid, std::pair(frame, header.worker));
+  TensorSum& tensor = *part.tensor;
+  if (tensor.is_broadcast && says_root_is_lost(tensor, header)) tensor.gone.is_root = true;
+}
+
 // More of its crew are lost than there can be.
 bool are_too_many_lost(const TensorSum& tensor, const wire::Header& header, bool is_at_relay) {
   if (header.lost == 0) return false;
@@ -434,15 +450,6 @@ void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   settling_.note_left(worker);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
   say_what_crew_has(settling_, out);
-}
-
-// What the relay that spoke for this lost worker has contributed to sums that are not there yet.
-void Shelf::note_unsaid(TensorSum& tensor, WorkerRank moved) {
-  for (const auto& [index, part] : tensor.parts) {
-    for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
-      if (has_bit(part->bits_of(frame), moved)) part->unsaid.emplace_back(frame, moved);
-    }
-  }
 }
 
 void Shelf::lose(WorkerRank worker, ShelfOutputs& out, const std::vector<WorkerRank>& moved) {
@@ -901,10 +908,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
       !inheritance_.admits(*part, frame_index, from, header, out)) {
     return;
   }
-  std::erase(part->unsaid, std::pair(frame_index, from));
-  if (part->tensor->is_broadcast && says_root_is_lost(*part->tensor, header)) {
-    part->tensor->gone.is_root = true;
-  }
+  note_said(*part, frame_index, header);
   const std::int32_t ahead = later_by(header.round, part->frames[frame_index].round);
   const bool has_gone =  // the sum of the round before, which this worker has: I11, I3
       facts_.keeps_links || settling_.is_settled(part->frames[frame_index]);

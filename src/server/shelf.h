@@ -219,7 +219,6 @@ class Shelf {
   void contribute(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
                   std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out);
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
-  static void note_unsaid(TensorSum& tensor, WorkerRank moved);
   void end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
 
   const ShelfSettings settings_;

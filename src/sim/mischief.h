@@ -43,7 +43,8 @@ struct Living {
   // It dies, and the job goes on without it; `is_told`: the scheduler hears of its end from whoever has started it.
   // Null: it cannot, or is lost already.
   std::function<void(bool is_told)> lose;
-  // Of one that is to be lost: not any more, for it leaves the job, and may serve for others that are lost. Null: never.
+  // Of one that is to be lost: not any more, for it leaves the job, and may serve for others that are lost. Null:
+  // never.
   std::function<bool()> is_spared;
   std::uint32_t rank = 0;       // of a worker
   std::function<void()> leave;  // it is told to stop; null: that would end the job

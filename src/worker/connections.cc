@@ -160,8 +160,8 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
   if (link.up || why.message() != link.last_down.message()) {
     record("down", shard, why, now);
   }
-  // A connection that was up for a while, or for longer than there was none, was a good one. One that ends as soon as it
-  // is made is not; but while it was there, the shard could be reached.
+  // A connection that was up for a while, or for longer than there was none, was a good one. One that ends as soon as
+  // it is made is not; but while it was there, the shard could be reached.
   if (link.lost_since_ns == kNever) {
     link.lost_since_ns = now;
     link.attempt_count = 0;

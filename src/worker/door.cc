@@ -276,10 +276,10 @@ WorkerMetrics WorkerDoor::metrics() const {
           .lost_servers = read(servers.lost_servers),
           .lost_schedulers = read(counters_.lost_schedulers),
           .lost_workers = read(counters_.lost_workers),
-          .pushed_wire_bytes = read(servers.pushed_wire_bytes),
-          .pulled_wire_bytes = read(servers.pulled_wire_bytes),
-          .encode_ns = read(servers.encode_ns),
-          .decode_ns = read(servers.decode_ns)};
+          .coding = {.pushed_wire_bytes = read(servers.pushed_wire_bytes),
+                     .pulled_wire_bytes = read(servers.pulled_wire_bytes),
+                     .encode_ns = read(servers.encode_ns),
+                     .decode_ns = read(servers.decode_ns)}};
 }
 
 }  // namespace byteps

@@ -72,12 +72,15 @@ struct WorkerMetrics {
   std::uint64_t lost_servers = 0;
   std::uint64_t lost_schedulers = 0;
   std::uint64_t lost_workers = 0;
-  // pushed_bytes and pulled_bytes as they travelled.
-  std::uint64_t pushed_wire_bytes = 0;
-  std::uint64_t pulled_wire_bytes = 0;
-  // Coding what is pushed, and decoding answers.
-  std::uint64_t encode_ns = 0;
-  std::uint64_t decode_ns = 0;
+  struct Coding {
+    // pushed_bytes and pulled_bytes as they travelled.
+    std::uint64_t pushed_wire_bytes = 0;
+    std::uint64_t pulled_wire_bytes = 0;
+    // Of what is pushed, and of answers.
+    std::uint64_t encode_ns = 0;
+    std::uint64_t decode_ns = 0;
+  };
+  Coding coding{};
 };
 
 // Counted by one thread each, read by any.

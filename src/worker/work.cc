@@ -17,15 +17,15 @@ PipelineConfig with_flow(PipelineConfig pipeline, const FlowConfig& flow) {
   pipeline.credit_frames_min = flow.credit_frames_min;
   pipeline.autotune = flow.autotune;
   pipeline.priority_scheduling = flow.priority_scheduling;
-  pipeline.stopwatch = flow.stopwatch;
+  pipeline.measured.stopwatch = flow.stopwatch;
   return pipeline;
 }
 
 Work::Work(const PipelineConfig& pipeline_config)
     : config(pipeline_config),
-      coder(config.stopwatch),
+      coder(config.measured.stopwatch),
       tensors(route_of(config)),
-      timeline(WorkerTimeline::make(config.timeline)) {
+      timeline(WorkerTimeline::make(config.measured.timeline)) {
   for (std::uint32_t shard = 0; shard < tensors.route().way_count(); ++shard) {
     shards.emplace_back(config.priority_scheduling);
   }

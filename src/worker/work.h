@@ -73,9 +73,12 @@ struct PipelineConfig {
     ShardIndex way{};  // whose other end says when all inputs have ended
   };
   Finishing finishing{};
-  TimelineLane* timeline = nullptr;  // null: none is recorded
-  Stopwatch stopwatch = nullptr;     // of coding
-  RoadEnds road_ends{};              // their stages outlive the pipeline
+  struct Measured {
+    TimelineLane* timeline = nullptr;  // null: none is recorded
+    Stopwatch stopwatch = nullptr;     // of coding
+  };
+  Measured measured{};
+  RoadEnds road_ends{};  // their stages outlive the pipeline
   // Where workers of a machine sum first, at relays (relay/relay.h): a worker's ways lead to those of its machine, and
   // a relay speaks for its group. Null: all workers exchange with the shards by themselves.
   std::shared_ptr<const Groups> groups = nullptr;

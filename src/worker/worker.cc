@@ -274,7 +274,8 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   if (const Status fine = check_roster(roster); !fine.is_ok()) return fail_job(fine, now);
   const PipelineConfig pipeline = pipeline_config(roster);
   pipeline_ = std::make_unique<Pipeline>(pipeline);
-  devices_.staging().begin(pipeline.self, config_.flow.priority_scheduling, pipeline.timeline);
+  devices_.staging().begin(pipeline.self, config_.flow.priority_scheduling,
+                           pipeline.measured.timeline);
   facts_.rank = config_.job.rank;
   facts_.epoch = roster.epoch;
   facts_.incarnation = port_.member().incarnation();
@@ -357,7 +358,7 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
       }
     }
     timeline->set_relays(std::move(relay_of_way));
-    pipeline.timeline = &timeline->open_lane();
+    pipeline.measured.timeline = &timeline->open_lane();
   }
   return pipeline;
 }

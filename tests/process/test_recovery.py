@@ -114,6 +114,21 @@ def test_weights_are_those_of_a_run_in_which_no_server_was_killed(place):
     assert training.longest_step_s() < STALL_S
 
 
+@pytest.mark.timeout(120)
+def test_coded_gradients_and_their_residuals_are_those_of_a_run_in_which_no_server_was_killed(place):
+    coded = {"BYTEPS_COMPRESSION": "int4:error_feedback", "BYTEPS_MIN_COMPRESS_BYTES": "1024"}
+    calm = Training(place, environ=coded).end()
+    assert calm != Training(place).end(), "nothing was coded"
+    training = Training(place, environ={**coded, "STEP_MS": "30"})
+    for step in (20, 70, 120):
+        training.wait_for_step(step)
+        kill_grown(lambda: training.servers()[0])
+        training.wait_for_step(step + 3)
+    assert training.end() == calm
+    assert training.text().count("takes its place") == 3
+    assert "Error" not in training.text() and "Traceback" not in training.text(), training.text()
+
+
 def train_on_machines(folder, kills=()):
     """Two machines of two workers, which sum first: the hash of the weights. `kills`: at which steps a server dies."""
     with Job(folder, servers=2, hosts=(2, 2), environ=ONE_THREAD) as job:

@@ -36,7 +36,7 @@ class StagingTest : public testing::Test {
     PipelineConfig config{.self = WorkerRank(0), .epoch = Epoch(3), .placement = placement_};
     config.credit_bytes = 1 << 20;
     config.road_ends = staging_.road_ends();
-    config.timeline = timeline;
+    config.measured.timeline = timeline;
     staging_.begin(config.self, true, timeline);
     pipeline_.emplace(config);
     for (std::uint32_t i = 0; i < placement_.shard_count(); ++i) {

@@ -80,7 +80,8 @@ class Exchange(NamedTuple):
             tensor.member_count = len(self.members)
         if self.format:
             tensor.format = self.format
-            tensor.residual = self.residual or None
+        if self.residual:
+            tensor.residual = self.residual
         if place.memory != abi.HOST_MEMORY:
             tensor.memory, tensor.device, tensor.stream = place
         return tensor
@@ -95,7 +96,6 @@ class Exchange(NamedTuple):
 
     @classmethod
     def unpacked(cls, packed: str) -> "Exchange":
-        """What packed() was made of, but for a residual, which is that of one tensor."""
         content = bytes.fromhex(packed)
         tensor = abi.Tensor.from_buffer_copy(content)
         members = (ctypes.c_uint32 * tensor.member_count).from_buffer_copy(content, abi.TENSOR_BYTES)
@@ -108,6 +108,7 @@ class Exchange(NamedTuple):
             tensor.priority,
             bool(tensor.flags & abi.ONCE),
             tensor.format,
+            tensor.residual or 0,
         )
 
 

@@ -103,12 +103,6 @@ _exchange_p = Primitive("byteps_exchange")
 _exchange_p.multiple_results = True
 
 
-def library() -> Any:
-    """The shim, for calls of its functions."""
-    load()
-    return _loaded[0].library  # type: ignore[attr-defined]
-
-
 def _run(*arrays: jax.Array, exchanges: Tuple[Named, ...]) -> List[jax.Array]:
     return [jnp.asarray(result) for result in direct.run_all(zip(arrays, exchanges))]
 

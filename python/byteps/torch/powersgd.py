@@ -12,7 +12,7 @@ Two exchanges that follow each other. What is no matrix, and what would not be f
 from __future__ import annotations
 
 import zlib
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -24,14 +24,22 @@ from byteps.torch.residuals import Residuals
 __all__: List[str] = []
 
 
-class PowerSGD(NamedTuple):
+class PowerSGD:
     """Compression.powersgd(rank=4): of a gradient of float32 so many singular directions travel; what they leave is
     added to the next one. For optimizers and DistributedDataParallel, which keep that.
 
     rank: 1 to 64 or so; each more costs as many numbers again."""
 
-    rank: int = 4
     for_optimizers = True  # which keep residuals
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, PowerSGD) and self.rank == other.rank
+
+    def __hash__(self) -> int:
+        return hash(self.rank)
 
     @property
     def title(self) -> str:
