@@ -1,5 +1,6 @@
 """What a process runs out of: file descriptors, memory."""
 
+import contextlib
 import os
 import re
 import resource
@@ -220,10 +221,24 @@ HUGE = ["huge", "float32", 64 << 20]  # 256 MiB
 AND_AFTERWARDS = [["again", "small"], ["wait"], ["rejoin"], ["push", "small"], ["wait"], ["loop", 5]]
 
 
+@contextlib.contextmanager
+def start_with_huge(job):
+    """One worker pushes it and is refused, then the other. Afterwards both go on: by then all who have something of it
+    know that it is refused, and what they have is free."""
+    full, free = job.place.folder / "full", job.place.folder / "free"
+    first, huge = [["push", "small"], ["wait"]], [["push", *HUGE], ["wait"], ["await_file", str(free)], *AND_AFTERWARDS]
+    with job.start({0: [*first, *huge], 1: [*first, ["await_file", str(full)], *huge]}):
+        for worker, then in zip(job.workers, (full, free)):
+            assert wait_until(lambda worker=worker: worker.failures), job.story("nothing was refused")
+            then.touch()
+        yield
+
+
 def check_huge_is_refused(job, by="server "):
     for worker in job.workers:
+        assert [each["name"] for each in worker.failures] == ["huge"], job.story(str(worker.failures))
         (end,) = worker.failures
-        assert (end["name"], end["code"]) == ("huge", SYSTEM)
+        assert end["code"] == SYSTEM
         for words in ('tensor "huge" (float32, shape 67108864, 268435456 bytes, sum)', "no memory for", by):
             assert words in end["message"], job.story(f"{words!r} is not in {end['message']!r}")
         assert worker.heard("done")[0]["failed"] is False, job.story("the job did not go on")
@@ -250,11 +265,7 @@ def a_server_that_may_not_use_more_memory(job):
 def a_server_that_gives_sums_back_and_may_not_use_more_memory(job):
     """With recovery it holds what one worker has pushed and the other has not."""
     job.environ["BYTEPS_SERVER_MEMORY_MB"] = "1"
-    full = job.place.folder / "full"
-    first, huge = [["push", "small"], ["wait"]], [["push", *HUGE], ["wait"], *AND_AFTERWARDS]
-    with job.start({0: [*first, *huge], 1: [*first, ["await_file", str(full)], *huge]}):
-        assert wait_until(lambda: job.workers[0].failures), job.story("nothing was refused")
-        full.touch()
+    with start_with_huge(job):
         job.join(timeout_s=60)
         check_huge_is_refused(job)
         job.check_cause("server", refusers(job), "huge")
@@ -265,11 +276,7 @@ def a_server_that_gives_sums_back_and_may_not_use_more_memory(job):
 def a_relay_that_may_not_use_more_memory(job):
     """It holds what one worker has pushed and the other has not."""
     job.environ |= {"BYTEPS_LOCAL_REDUCE": "auto", "BYTEPS_RELAY_MEMORY_MB": "1"}
-    full = job.place.folder / "full"
-    first, huge = [["push", "small"], ["wait"]], [["push", *HUGE], ["wait"], *AND_AFTERWARDS]
-    with job.start({0: [*first, *huge], 1: [*first, ["await_file", str(full)], *huge]}):
-        assert wait_until(lambda: job.workers[0].failures), job.story("nothing was refused")
-        full.touch()
+    with start_with_huge(job):
         job.join(timeout_s=60)
         check_huge_is_refused(job, by="relay")
         allowed = "in use by the relay of worker ", "(BYTEPS_RELAY_MEMORY_MB allows it 1048576 bytes)"
