@@ -358,8 +358,7 @@ std::vector<Variable> safety_variables() {
        "bpslaunch does, or another server (docs/recovery.md). 0: the job ends.",
        0, 1, [](Draft& d, std::uint64_t v) { d.config.recovers = v == 1; }},
       {"BYTEPS_RECOVERY_TIMEOUT_S", "all", "60", "seconds, 1 to 604800",
-       "So long a process waits for the successor of a server or a scheduler that is lost. Each "
-       "goes "
+       "So long a process waits for the successor of a server or a scheduler that is lost. Each goes "
        "by its own value: set it equal everywhere.",
        1, 604'800,
        [](Draft& d, std::uint64_t v) {

@@ -167,8 +167,8 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
     link.attempt_count = 0;
   } else if (link.up) {
     const TimeNs up_ns = now - link.up_since_ns;
-    const bool was_good =
-        up_ns > std::min(job_.failure_ns / 6 - 1, link.up_since_ns - link.lost_since_ns);
+    const TimeNs down_ns = link.up_since_ns - link.lost_since_ns;
+    const bool was_good = up_ns >= job_.failure_ns / 6 || up_ns > down_ns;
     link.lost_since_ns = was_good ? now : link.lost_since_ns + up_ns;
     if (was_good) link.attempt_count = 0;
   }

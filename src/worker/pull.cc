@@ -110,7 +110,7 @@ std::uint64_t Pull::put(Tensor& tensor, const wire::Header& header, const Named&
   } else if (!payload.empty()) {
     std::memcpy(named.place, payload.data(), payload.size());
   }
-  work_.counters.decode_ns = work_.coder.decode_ns();
+  if (is_coded) work_.counters.decode_ns = work_.coder.decode_ns();
   return bytes;
 }
 

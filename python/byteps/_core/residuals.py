@@ -32,14 +32,6 @@ class Residuals:
         self._kept[name] = library
         self._set_to_loaded(name)
 
-    def address(self, name: str, element_count: int, library: Any) -> int:
-        """The same for who submits it without the bridge."""
-        self.note(name, library)
-        address = library.byteps_bridge_residual(_key(name), element_count)
-        if not address:
-            raise MemoryError(f"there is no memory for the residual of '{name}', of {element_count} elements")
-        return int(address)
-
     def state(self) -> Dict[str, Any]:
         """To be saved, between two steps: where this rank is, and a copy of each residual that there is, by the name of
         its tensor."""
@@ -65,10 +57,18 @@ class Residuals:
         library.byteps_bridge_drop_residual(_key(name))
         loaded = self._loaded.pop(name, None)
         if loaded is not None:
-            self.address(name, loaded.size, library)
+            address_of(library, name, loaded.size)
             view = _view(library, name)
             assert view is not None
             view[:] = loaded.reshape(-1)
+
+
+def address_of(library: Any, name: str, element_count: int) -> int:
+    """Where the residual of this tensor is, of so many elements: for who submits it without the bridge."""
+    address = library.byteps_bridge_residual(_key(name), element_count)
+    if not address:
+        raise MemoryError(f"there is no memory for the residual of '{name}', of {element_count} elements")
+    return int(address)
 
 
 def _key(name: str) -> bytes:

@@ -11,7 +11,8 @@ from typing import Any, Iterable, List, Optional, Sequence, Set, Tuple
 import numpy as np
 
 from byteps._core import abi, bridge, elements, errors, session
-from byteps._core.exchange import PREFIX, RESIDUAL_BY_NAME, Exchange, encoded_name
+from byteps._core.exchange import PREFIX, RESIDUAL_BY_NAME, Exchange
+from byteps._core.residuals import address_of
 
 _ALIGNMENT = 64  # so that JAX takes the memory over instead of copying it
 Named = Tuple[str, Exchange]  # an exchange and its name
@@ -73,22 +74,14 @@ def library() -> Any:
     return bridge.load("jax").library
 
 
-def _residual(name: str, kind: int, element_count: int) -> int:
-    """Its address; 0: nothing is coded."""
-    if kind != abi.FLOAT32 or element_count == 0:
-        return 0
-    address = library().byteps_bridge_residual(PREFIX + encoded_name(name), element_count)
-    if not address:
-        raise MemoryError(f"there is no memory for the residual of '{name}', of {element_count} elements")
-    return int(address)
-
-
 def start(x: Any, name: str, what: Exchange) -> Running:
     """Submits x, an array of JAX or numpy, once it is computed."""
     check_device(x)
     kind, width = elements.kind(np.dtype(x.dtype), what.operation)
     if what.residual == RESIDUAL_BY_NAME:
-        what = what._replace(residual=_residual(name, kind, math.prod(x.shape) * width))
+        count = math.prod(x.shape) * width
+        is_coded = kind == abi.FLOAT32 and count > 0
+        what = what._replace(residual=address_of(library(), name, count) if is_coded else 0)
     running = Running(np.ascontiguousarray(x), aligned(result_shape(x.shape, what), x.dtype))
     # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
     _running.add(running)

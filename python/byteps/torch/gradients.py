@@ -199,6 +199,8 @@ class Gradients:
             if slot.handle is not None:
                 if slot.parameter.grad is slot.grad:
                     slot.parameter.grad = None
+                if slot.factors is not None:
+                    slot.factors.begin_anew(self.residuals)
                 self._forget(slot)
         self._presence = None
         self.when_abandoned()
@@ -305,6 +307,7 @@ class Gradients:
         try:
             slot.handle = slot.factors.advance(slot.handle)
         except (errors.BytePSError, ValueError) as error:
+            slot.factors.begin_anew(self.residuals)
             self._forget(slot)
             return error
         return None
@@ -320,7 +323,11 @@ class Gradients:
             result = pending.synchronize(handle)
         except (errors.BytePSError, ValueError) as error:  # the latter when another thread leaves the job
             failure = error
+            if slot.factors is not None:
+                slot.factors.begin_anew(self.residuals)
         else:
+            if slot.factors is not None:
+                result = slot.factors.finish(result, self.residuals, None if changed else slot.parameter.grad)
             if changed:
                 failure = RuntimeError(_CHANGED.format(name=slot.name))
             else:
@@ -345,8 +352,6 @@ class Gradients:
             return
         with torch.no_grad():
             averaged = self._compression.decompress(result, slot.context)
-            if slot.factors is not None:
-                averaged = slot.factors.finish(averaged, self.residuals, parameter.grad)
             if parameter.grad is averaged:
                 return
             if slot.sparse_dim:

@@ -3,7 +3,7 @@ matrix travels as two thin ones, whose product is the best that so few numbers c
 
     M = gradient + residual     rows x columns; gradients of more dimensions are folded behind the first
     P = average of M Q          rows x rank; then its columns are made orthonormal, on each rank from the same bytes
-    Q = average of M' P         columns x rank; the next step begins with it
+    Q = average of M' P         columns x rank; the next step begins with it, each job with a random one
     gradient = P Q'             on all ranks; residual = M - P Q'
 
 Two exchanges that follow each other. What is no matrix, and what would not be fewer numbers, travels as it is.
@@ -79,7 +79,9 @@ def folded(shape: Any) -> Tuple[int, int]:
 
 
 class Factors:
-    """Those of one parameter in one job. start(), then advance(), then finish(), once in each step."""
+    """Those of one parameter in one job. start(), then advance(), then finish(), once in each step.
+
+    Q has to be the same on all ranks. So it is of a job, and not of checkpoints: ranks may load others, or none."""
 
     def __init__(self, choice: PowerSGD, parameter: torch.Tensor, what: Exchange, name: str) -> None:
         """ValueError: what is no average."""
@@ -91,6 +93,7 @@ class Factors:
         self._name = name
         self._exchanges = [exchange.Repeated(what, f"{name}#{factor}") for factor in "PQ"]
         self._matrix = self._left = torch.Tensor()  # from start() on; from advance() on
+        self._right: Optional[torch.Tensor] = None  # of the step before
 
     def start(self, gradient: torch.Tensor, residuals: Residuals) -> int:
         """The handle of P. The gradient may be changed from now on."""
@@ -99,7 +102,9 @@ class Factors:
             # Fresh memory of this size costs more than the arithmetic: the sum is made where the residual is.
             self._matrix = residuals.of(self._name, size[0] * size[1]).view(size).to(gradient.device)
             self._matrix += gradient.detach().reshape(size)
-            return self._exchanges[0].start(self._matrix @ self._right(residuals, gradient.device))
+            if self._right is None:
+                self._right = self._random().to(gradient.device)
+            return self._exchanges[0].start(self._matrix @ self._right)
 
     def advance(self, handle: int) -> int:
         """Waits for P; the handle of Q. BytePSError: as pending.synchronize()."""
@@ -109,27 +114,32 @@ class Factors:
             return self._exchanges[1].start(self._matrix.t() @ self._left)
 
     def finish(self, right: torch.Tensor, residuals: Residuals, gradient: Optional[torch.Tensor]) -> torch.Tensor:
-        """The average: in `gradient`, if its memory is contiguous, else in a tensor of its shape. `right`: Q."""
+        """The average: in `gradient`, if its memory is contiguous, else in a tensor of its shape. `right`: Q. All ranks
+        call it when they have Q, whatever becomes of the average: they begin the next step with the same."""
         size = self._size
         with torch.no_grad():
-            residual = self._matrix.addmm_(self._left, right.t(), alpha=-1)
-            if residual.is_cuda:
-                residuals.of(self._name, residual.numel()).view(size).copy_(residual)
-            residuals.of(self._name + "#Q", right.numel()).copy_(right.reshape(-1))
             if gradient is None or gradient.layout != torch.strided or not gradient.is_contiguous():
                 gradient = torch.empty(self._shape, dtype=torch.float32, device=right.device)
             torch.mm(self._left, right.t(), out=gradient.view(size))
+            if right.isfinite().all():
+                residual = self._matrix.addmm_(self._left, right.t(), alpha=-1)
+                if residual.is_cuda:
+                    residuals.of(self._name, residual.numel()).view(size).copy_(residual)
+                self._right = right
+            else:  # a gradient of some rank was not: its residual would be so for ever
+                self.begin_anew(residuals)
         self._matrix = self._left = torch.Tensor()
         return gradient
 
-    def _right(self, residuals: Residuals, device: torch.device) -> torch.Tensor:
-        """That of the step before; at first a random one, the same on all ranks."""
-        _, columns = self._size
-        kept = residuals.of(self._name + "#Q", columns * self._rank)
-        if not kept.any():
-            generator = torch.Generator().manual_seed(zlib.crc32(self._name.encode()))
-            kept.copy_(torch.randn(kept.numel(), generator=generator))
-        return kept.view(columns, self._rank).to(device)
+    def begin_anew(self, residuals: Residuals) -> None:
+        """With zeros, as after a failure: the gradient is in the residual already, and may come once more."""
+        residuals.tensors.pop(self._name, None)
+        self._right = None
+
+    def _random(self) -> torch.Tensor:
+        """A Q to begin with, the same on all ranks."""
+        generator = torch.Generator().manual_seed(zlib.crc32(self._name.encode()))
+        return torch.randn(self._size[1], self._rank, generator=generator)
 
 
 def orthonormal(columns: torch.Tensor) -> torch.Tensor:
