@@ -71,9 +71,7 @@ void Relay::step(WorkerRank from, const wire::Header& header, std::span<const st
   if (header.kind == wire::Kind::kDeclare) look_at_declaration(from, header.key, payload);
   absorb();
   settle();
-  if (stands_in_ && header.kind == wire::Kind::kHave && is_all_told()) {
-    uplink_->uplink().say_all();
-  }
+  if (header.kind == wire::Kind::kHave || header.kind == wire::Kind::kForget) note_told();
 }
 
 void Relay::connect(WorkerRank worker) {
@@ -85,7 +83,7 @@ void Relay::disconnect(WorkerRank worker) {
   shelf_.disconnect(worker, is_alone() ? down_ : fresh_);
   if (is_alone()) return;
   absorb();
-  if (stands_in_ && left_.contains(worker) && is_all_told()) uplink_->uplink().say_all();
+  if (left_.contains(worker)) note_told();
 }
 
 void Relay::leave(WorkerRank worker) {
@@ -94,7 +92,7 @@ void Relay::leave(WorkerRank worker) {
   if (is_alone()) return;
   absorb();
   settle();
-  if (stands_in_ && is_all_told()) uplink_->uplink().say_all();
+  note_told();
 }
 
 void Relay::lose(WorkerRank worker) {
@@ -103,7 +101,7 @@ void Relay::lose(WorkerRank worker) {
   if (is_alone()) return;
   absorb();
   settle();
-  if (stands_in_ && is_all_told()) uplink_->uplink().say_all();
+  note_told();
 }
 
 // All of the crew have said what they have, or will not.
@@ -115,6 +113,14 @@ bool Relay::is_all_told() const {
     if (left_.contains(each) && !inheritance.is_connected(each)) return true;
     return lost_.contains(each) || inheritance.has_told(each);
   });
+}
+
+void Relay::note_told() {
+  if (!stands_in_ || !is_all_told()) return;
+  uplink_->uplink().say_all();
+  for (const Key key : std::exchange(given_up_, {})) {
+    if (declared_in(shelf_, key) == nullptr) uplink_->uplink().forget_everywhere(key);
+  }
 }
 
 void Relay::look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload) {
@@ -210,9 +216,12 @@ struct Relay::Taking {
     return true;
   }
 
-  // Other machines may lack what these have, until the servers say so.
+  // Other machines may lack what these have, until the servers say so. What one that stands in does not know, the
+  // servers may know of the relay that was there before.
   bool operator()(ShelfOutput::ForgottenByAll& forgotten) const {
-    return relay.uplink_->uplink().is_forgetting(forgotten.key);
+    if (relay.uplink_->uplink().is_forgetting(forgotten.key)) return true;
+    if (relay.stands_in_) relay.given_up_.insert(forgotten.key);
+    return relay.stands_in_;
   }
 
   bool operator()(ShelfOutput::Had& had) const {
@@ -428,8 +437,8 @@ void Relay::note_settled() {
 }
 
 void Relay::on_recovery(ShardIndex shard, const wire::Header& header) {
-  // One that stands in may hear so of what its crew are to tell it yet, and other shards have not heard.
-  const bool is_known = !stands_in_ || uplink_->uplink().is_forgetting(header.key);
+  // It may hear so of what its crew have not all given up here yet, and other shards have not heard.
+  const bool is_known = uplink_->uplink().is_forgetting(header.key);
   uplink_->on_recovery(shard, header);
   note_settled();
   if (header.kind == wire::Kind::kForgotten && config_.duties.waits_for_crew && is_known) {

@@ -139,6 +139,7 @@ class Relay final : private Batch::Listener {
   void submit_held();
   void note_settled();
   bool is_all_told() const;
+  void note_told();  // if they are
   void drop_unsubmitted(Key key);
   void settle();
   void end_batch(HandleId handle, const Status& status);
@@ -149,6 +150,8 @@ class Relay final : private Batch::Listener {
   const bool stands_in_;         // for another worker's relay
   std::set<WorkerRank> left_;
   std::set<WorkerRank> lost_;
+  // By a worker, and not known here, where it stands in: until all of the crew have told.
+  std::set<Key> given_up_;
   Shelf shelf_;
   std::optional<Pipeline> uplink_;
   std::map<Key, Batches> batches_;

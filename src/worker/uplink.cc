@@ -25,6 +25,16 @@ void Uplink::forget(Key key, const wire::Declare& declared) {
   }
 }
 
+void Uplink::forget_everywhere(Key key) {
+  Tensor tensor;
+  tensor.key = key;
+  for (ShardIndex shard(0); shard.value < work_.shards.size(); ++shard.value) {
+    tensor.ways.push_back({shard});
+  }
+  work_.forget(tensor);
+  kept_.retire(tensor);
+}
+
 void Uplink::note_begun(const wire::Declare& declared) {
   const Result<TensorIndex> found = work_.find_or_add(declared.name, declared);
   if (found.is_ok()) kept_.note_begun(found.value());

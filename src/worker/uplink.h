@@ -39,6 +39,8 @@ class Uplink {
   // Its name is not used again; what is under way of it ends as it does. Where it is not known here, but `stands_in`,
   // the shards may know it of the relay that was there before.
   void forget(Key key, const wire::Declare& declared);
+  // The same of a name that is not known here, at all shards.
+  void forget_everywhere(Key key);
   // The servers have not said yet that all have forgotten it.
   bool is_forgetting(Key key) const { return kept_.is_retired(key); }
 

@@ -257,6 +257,41 @@ TEST_F(StandIn, an_answer_to_what_the_relay_before_it_has_pushed_counts_when_its
   EXPECT_EQ(said[0].count, 2U);
 }
 
+// The lost relay may have known it, and what a shard keeps of it is kept until this machine gives it up.
+TEST(StandInOfTwoShards, gives_up_at_all_shards_a_name_that_it_does_not_know_when_all_have_told) {
+  One one({.shards = 2, .continues = true, .stands_in = true});
+  const auto forgets = [&](std::uint32_t shard) {
+    return RelayLosses::of_kind(one.send(shard), wire::Kind::kForget);
+  };
+  const auto is_forgotten_at = [&](std::uint32_t shard) {
+    wire::Header word = one.about(0, wire::Kind::kForgotten);
+    one.relay->on_recovery(ShardIndex(shard), word);
+    return !one.told().forgotten_by_all.empty();
+  };
+  for (const std::uint32_t shard : {0U, 1U}) one.send(shard);
+  EXPECT_FALSE(is_forgotten_at(0)) << "it has not said so yet";
+  one.forget(1);
+  EXPECT_THAT(forgets(0), IsEmpty()) << "worker 1 may name it yet";
+  wire::Header all = one.about(1, wire::Kind::kHave);
+  all.flags = wire::kAll;
+  one.relay->step(WorkerRank(1), all, {}, one.now);
+  for (const std::uint32_t shard : {0U, 1U}) {
+    ASSERT_THAT(forgets(shard), SizeIs(1));
+    one.reconnect(shard);
+    EXPECT_THAT(forgets(shard), Not(IsEmpty())) << "it may be lost";
+  }
+  EXPECT_THAT(one.told().forgotten_by_all, IsEmpty());
+  EXPECT_FALSE(is_forgotten_at(0));
+  EXPECT_TRUE(is_forgotten_at(1)) << "worker 1 hears it";
+}
+
+TEST_F(StandIn, leaves_a_name_to_those_who_have_named_it_since) {
+  one.forget(1);
+  one.declare(1);
+  say_all(1);
+  EXPECT_THAT(of_kind(one.send(), wire::Kind::kForget), IsEmpty());
+}
+
 // The root of x is lost: what one shard has of it cannot be summed, what another has was.
 TEST_F(StandIn, an_answer_of_a_tensor_that_cannot_be_summed_holds_nothing_back) {
   const Status why(Code::kDisconnected, "its root was lost");
