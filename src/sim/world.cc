@@ -261,11 +261,13 @@ class World {
   }
 
   // It was told to stop, and ends. While all work it goes on until another one has its place. (In a later generation it
-  // may have none; and a scheduler that was started anew, and does not know the job yet, lets it go.)
+  // may have none; and a scheduler that was started anew, and does not know the job yet, lets it go. One that was told
+  // as a spare may be on its way out when it hears of a place, which another one has by then.)
   void look_at_leaver(std::uint32_t number) {
     const bool is_served =
         comings_.all_work_in_last && plan_.generations.size() == 1 && scheduler_lives_ == 1;
-    if (!is_served || servers_[number]->rank() == kNoRank) return;
+    if (!is_served || !server_lives_[number].had_place) return;
+    if (servers_[number]->rank() == kNoRank) return;
     ledger_.fail(Invariant::kGoodEnd,
                  "server " + std::to_string(number) +
                      " was told to stop, and ended before another had its place");
@@ -419,6 +421,7 @@ class World {
     if (plan_.config.recovers && !server_lives_[number].is_told) {
       each.leave = [this, number] {
         server_lives_[number].is_told = true;
+        server_lives_[number].had_place = servers_[number]->rank() != kNoRank;
         servers_[number]->together.request_leave();
       };
     }
@@ -665,6 +668,7 @@ class World {
     std::uint32_t count = 0;   // that have begun
     std::uint32_t places = 0;  // where they were before
     bool is_told = false;      // the one that lives, to stop
+    bool had_place = false;    // when it was told
     bool is_due = false;       // the next is to begin
   };
   std::vector<Lives> server_lives_;

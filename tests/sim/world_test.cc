@@ -95,6 +95,8 @@ WorldOptions of_options(std::uint64_t seed, const std::string& text) {
       options.plan.hosts = Hosts::kApart;
     } else if (word == "gpus") {
       options.plan.gpus = Gpus::kSome;
+    } else if (word == "formats") {
+      options.plan.has_formats = true;
     } else if (word.starts_with("workers=")) {
       options.plan.worker_count = count(word);
     } else if (word.starts_with("servers=")) {
