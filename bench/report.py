@@ -75,6 +75,7 @@ Again: `sudo make bench`, or one scenario by `sudo .venv/bin/python bench/run.py
 
     sudo .venv/bin/python bench/run.py --only coded-n4,coded-n4-100m,coded-mlp,coded-mlp-100m
 
+- `auto-mlp-*` and `auto-step-*` are steps with `Compression.auto` beside plain ones: it may be slower by 2 % at most.
 - A figure is called as what travels is coded ([compression.md](compression.md)), and its **limit** is of those bytes.
 - **gloo** is torch's DDP there, **gloo fp16** and **gloo powersgd** are its hooks `fp16_compress_hook` and
   `powerSGD_hook`, and **ddp powersgd** is the latter over our backend. PowerSGD is of rank 4 everywhere. Its hook has
@@ -169,6 +170,9 @@ CODED_STEP_TARGETS = {
         ("gloo powersgd", "byteps ddp powersgd"): 1.0,
     },
 }
+for _line in ("100m", "1g", "2g", "shm"):
+    for _kind in ("mlp", "step"):
+        CODED_STEP_TARGETS[f"auto-{_kind}-{_line}"] = {("byteps", "byteps auto"): 1 / 1.02}
 
 
 def _coded_checks(result):

@@ -308,7 +308,8 @@ def add_own_compute(figures, meanings, scenario):
     }
     for label, one in figures.items():
         one["limit_s"] = scenario.limit_of(*meanings[label], alone[report.label_alone(label, alone)])
-        one["ratio"] = one["limit_s"] / one["median_s"]
+        if one["limit_s"]:
+            one["ratio"] = one["limit_s"] / one["median_s"]
 
 
 def commit():

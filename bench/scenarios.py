@@ -99,6 +99,8 @@ class Scenario:
         limit = self.ring_limit() if kind in RINGS else self.limit()
         if self.program != "step":
             return limit and limit / FEWER.get(word.split()[-1].partition(":")[0], 1.0)
+        if limit is None:
+            return None
         layers, passes = steps.model(self.model), steps.PASSES if "accumulated" in word else 1
         sent = steps.buckets(layers) if word == "go ddp" or (kind == "gloo" and word != "go ddp4") else None
         if "unused" in word:  # one of equal ones; a bucket goes whole
@@ -265,6 +267,27 @@ def _coded():
     yield Scenario("coded-mlp-100m", section, title + "100 Mbit/s, told", 4, 4, repeats=3, **options, **told)
 
 
+def _auto():
+    """The choice of Compression.auto, which may be slower than plain by 2 % at most: beside computing that takes
+    processors, and computing that sleeps."""
+    lines = (
+        ("100m", "100 Mbit/s, told", {"rate": "100mbit", "env": TOLD_100}),
+        ("1g", "1 Gbit/s", {"rate": "1gbit"}),
+        ("2g", "2 Gbit/s", {"rate": "2gbit"}),
+        ("shm", "one machine, shared memory", {"rate": None, "env": FLAT}),
+    )
+    for name, line, options in lines:
+        n = 2 if name == "shm" else 4
+        options = {"section": "Gradient compression", "workers": n, "extra": n, "words": ("go", "go auto"), **options}
+        options.update(rivals=(), repeats=5)
+        title = f"step of the MLP of 24.8 M parameters, n=k={n}, {line}"
+        yield Scenario(f"auto-mlp-{name}", title=title, program="train", size=MLP_BYTES, operations=2, **options)
+        title = f"step of equal layers that sleep, n=k={n}, {line}"
+        options["words"] += ("compute",)
+        options.update(program="step", model="uniform", size=steps.bytes_of(steps.model("uniform")), warm=steps.WARM)
+        yield Scenario(f"auto-step-{name}", title=title, operations=4, **options)
+
+
 STEPS = "Training steps whose computation takes no processor"
 HOWS = ("", "ddp", "clipped", "scaled", "accumulated", "unused")  # of step_worker.py's words, the hooks' own first
 STEP_FRAMEWORKS = ("tensorflow", "keras", "jax", "mxnet")
@@ -367,6 +390,7 @@ ALL = [
         _models,
         _training,
         _coded,
+        _auto,
         _steps,
         _steps_of_users,
         _frameworks,

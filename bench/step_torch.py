@@ -186,6 +186,12 @@ def of_small_buckets(model):
     return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=4)
 
 
+class Chosen(Trained):
+    """By Compression.auto."""
+
+    tolerance = 0.1  # what the fewest bits are off, with error feedback
+
+
 KINDS_OF_STEP = {"": Trained, " clipped": Clipped, " scaled": Scaled, " accumulated": Accumulated, " unused": Unused}
 
 
@@ -208,6 +214,9 @@ class Byteps:
             named = model.named_parameters()
             return bps.DistributedOptimizer(optimizer, named_parameters=named, backward_passes_per_step=passes)
 
+        def chosen(model, optimizer, _):
+            return bps.DistributedOptimizer(optimizer, model.named_parameters(), compression=bps.Compression.auto)
+
         def crossed(model, optimizer, _):
             return CrossBarrier(model, optimizer, named_parameters=model.named_parameters())
 
@@ -217,6 +226,7 @@ class Byteps:
                 f"go{how}": functools.partial(kind, layers, distributed, place=place)
                 for how, kind in KINDS_OF_STEP.items()
             },
+            "go auto": lambda: Chosen(layers, chosen, place=place),
             "go crossed": lambda: Trained(layers, crossed, place=place),
             "go ddp": lambda: Trained(layers, wrap=nn.parallel.DistributedDataParallel, place=place),
             "go ddp4": lambda: Trained(layers, wrap=of_small_buckets, place=place),

@@ -6,7 +6,7 @@ Each line of its input is a round of STEPS steps, and each kind of round has a m
 when it is first asked for:
     go                     trains
     go crossed             with byteps.torch.cross_barrier, until the parameters are up to date
-    go fp16, go int8, go int4:error_feedback, go powersgd
+    go fp16, go int8, go int4:error_feedback, go powersgd, go auto
                            with this compression of gradients: byteps.torch's, or DDP's hook
     go ddp powersgd        with DDP's hook over the backend "byteps"
     compute                the same on each worker alone, without summing anything
@@ -104,6 +104,7 @@ class OverByteps:
             "fp16": choices.fp16,
             "int8": choices.int8,
             "int4:error_feedback": choices.int4(error_feedback=True),
+            "auto": choices.auto,
             "powersgd": choices.powersgd(rank=scenarios.POWERSGD_RANK),
         }[how]
         return Trained(model, self._bps.DistributedOptimizer(sgd(model), named, compression=compression))

@@ -446,7 +446,7 @@ std::vector<Variable> launcher_variables() {
       {"BYTEPS_ENABLE_GDB", "launcher", "0", "0 or 1",
        "Run each process under gdb and print a backtrace when it crashes.", 0, 1, kNotHere},
       {"BYTEPS_COMPRESSION", "worker", "none",
-       "none, fp16, bf16, int8, int4, int8:error_feedback or int4:error_feedback",
+       "none, fp16, bf16, int8, int4, int8:error_feedback, int4:error_feedback or auto",
        "How gradients travel where a script chooses nothing (docs/compression.md): those of "
        "optimizers, trainers, tapes and DistributedDataParallel. The same on all ranks."},
       {"BYTEPS_TELEMETRY_ON", "worker", "1", "0 or 1",

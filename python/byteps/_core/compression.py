@@ -15,10 +15,13 @@ import os
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from byteps._core import abi
+from byteps._core.auto import AUTO, Auto, choice
 from byteps._core.exchange import RESIDUAL_BY_NAME, Exchange
+from byteps._core.process_sets import ProcessSet, is_member, members_of
 from byteps._core.residuals import Residuals
 
 __all__ = [
+    "AUTO",
     "CastCompressor",
     "Coded",
     "Compressor",
@@ -38,23 +41,36 @@ __all__ = [
 VARIABLE = "BYTEPS_COMPRESSION"
 
 
-def gradient_compression(compression: Any, choices: Any, params: Optional[Dict[str, Any]] = None) -> Any:
+def gradient_compression(
+    compression: Any,
+    choices: Any,
+    params: Optional[Dict[str, Any]] = None,
+    process_set: Optional[ProcessSet] = None,
+) -> Any:
     """How gradients travel: as a script says, by a compressor or in the original's way by `params`; where it chooses
-    nothing, as BYTEPS_COMPRESSION says. `choices`: the layer's Compression. ValueError for what is none."""
+    nothing, as BYTEPS_COMPRESSION says. `choices`: the layer's Compression. `process_set`: whose gradients; where
+    a trial chooses, all of them call this. ValueError for what is none."""
+    chosen = _chosen(compression, choices, params)
+    if not isinstance(chosen, Auto):
+        return chosen
+    return choice(choices, members_of(process_set)) if is_member(process_set) else choices.none
+
+
+def _chosen(compression: Any, choices: Any, params: Optional[Dict[str, Any]]) -> Any:
     if params:
         compression = _of_params(params, compression, choices)
     if checked_compression(compression) is not choices.none:
         return compression
     chosen = os.environ.get(VARIABLE) or "none"
     title, _, more = chosen.partition(":")
-    found = getattr(choices, title, None) if title in ("none", "fp16", "bf16", "int8", "int4") else None
+    found = getattr(choices, title, None) if title in ("none", "fp16", "bf16", "int8", "int4", "auto") else None
     if found is not None and not more:
         return found
     if isinstance(found, Coded) and more == "error_feedback":
         return found(error_feedback=True)
     raise ValueError(
-        f"{VARIABLE} is '{chosen}': it must be none, fp16, bf16, int8, int4, int8:error_feedback or "
-        "int4:error_feedback, and one that this framework has"
+        f"{VARIABLE} is '{chosen}': it must be none, fp16, bf16, int8, int4, int8:error_feedback, "
+        "int4:error_feedback or auto, and one that this framework has"
     )
 
 

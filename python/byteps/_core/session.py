@@ -33,6 +33,7 @@ class Session:
         self.first_number = 0  # of unique_name()
         self._numbers: Dict[str, Iterator[int]] = {}  # per prefix
         self._owners: Dict[str, object] = {}  # what a name of lasting_name() stands for
+        self.decided: Dict[object, Any] = {}  # by all ranks together, once in this job
         self._kept: List[object] = []
         self._speed_time_s = time.monotonic()
         self._speed_bytes = 0

@@ -36,7 +36,7 @@ def distributed(
     import optax
 
     inner = optax.with_extra_args_support(optimizer)
-    compression = gradient_compression(compression, Compression)
+    compression = gradient_compression(compression, Compression, process_set=process_set)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         if not is_member(process_set):

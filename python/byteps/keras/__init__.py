@@ -94,7 +94,7 @@ def DistributedOptimizer(  # the name users know
     del device_dense, device_sparse, num_groups, groups, scale_local_gradients
     exchange = _GradientExchange(
         op,
-        _gradient_compression(compression, Compression),
+        _gradient_compression(compression, Compression, process_set=process_set),
         gradient_predivide_factor,
         sparse_as_dense,
         process_set,
@@ -213,5 +213,5 @@ def load_model(
     options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
     """
     del legacy_opts
-    convert, chosen = _optimizer.convert, _gradient_compression(compression, Compression)
-    return _saving.load_model(keras, convert, filepath, custom_optimizers, custom_objects, chosen, options)
+    chosen = _gradient_compression(compression, Compression, process_set=options.get("process_set"))
+    return _saving.load_model(keras, _optimizer.convert, filepath, custom_optimizers, custom_objects, chosen, options)

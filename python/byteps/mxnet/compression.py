@@ -12,7 +12,7 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi
-from byteps._core.compression import INT4, INT8
+from byteps._core.compression import AUTO, INT4, INT8
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
@@ -64,3 +64,4 @@ class Compression:
     fp16 = FP16Compressor()
     int8 = INT8
     int4 = INT4
+    auto = AUTO

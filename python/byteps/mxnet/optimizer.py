@@ -108,7 +108,7 @@ class Gradients:
         process_set: ProcessSet,
         prefix: Optional[str] = None,
     ) -> None:
-        compression = gradient_compression(compression, Compression)
+        compression = gradient_compression(compression, Compression, process_set=process_set)
         factor: Any = gradient_predivide_factor
         if not isinstance(factor, numbers.Real) or not 0 < float(factor) < math.inf:
             raise ValueError(f"gradient_predivide_factor is {factor!r}: it must be a number larger than 0")

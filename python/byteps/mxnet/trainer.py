@@ -64,7 +64,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         if isinstance(params, tuple):
             params = list(params)
         self._gradients = Gradients(
-            gradient_compression(compression, Compression, compression_params),
+            gradient_compression(compression, Compression, compression_params, process_set),
             gradient_predivide_factor,
             num_groups,
             process_set,

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps._core import abi
-from byteps._core.compression import INT4, INT8, CastCompressor, Compressor, NoneCompressor
+from byteps._core.compression import AUTO, INT4, INT8, CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
@@ -42,3 +42,4 @@ class Compression:
     bf16 = BF16Compressor
     int8 = INT8
     int4 = INT4
+    auto = AUTO

@@ -48,7 +48,7 @@ def reduce_gradients(
     results = list(gradients)
     if session.job().is_alone or not is_member(process_set):
         return results
-    compression = gradient_compression(compression, Compression)
+    compression = gradient_compression(compression, Compression, process_set=process_set)
     reduction = Reduce.of(op, process_set=process_set, compression=compression)
     owned = {_key(variable) for variable in local}
     all_names = names.of_variables(prefix, variables, reduction.what.members)

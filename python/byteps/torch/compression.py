@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from byteps._core import abi
-from byteps._core.compression import INT4, INT8, CastCompressor, Compressor, NoneCompressor
+from byteps._core.compression import AUTO, INT4, INT8, CastCompressor, Compressor, NoneCompressor
 from byteps.torch.powersgd import powersgd
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
@@ -51,3 +51,4 @@ class Compression:
     int8 = INT8
     powersgd = staticmethod(powersgd)
     int4 = INT4
+    auto = AUTO

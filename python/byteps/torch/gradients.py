@@ -125,7 +125,7 @@ class Gradients:
         self._owner: object = title or object()
         self._meaning = meaning
         self._process_set = process_set
-        self._compression = gradient_compression(compression, Compression)
+        self._compression = gradient_compression(compression, Compression, process_set=process_set)
         # Casts are made here, codes by the core.
         self._casts = self._compression is not NoneCompressor and not isinstance(self._compression, (Coded, PowerSGD))
         self._codes_feed_back = isinstance(self._compression, Coded) and self._compression.error_feedback

@@ -83,7 +83,7 @@ def DistributedOptimizer(  # the name users know
     del device_dense, device_sparse, num_groups, groups, scale_local_gradients
     exchange = _GradientExchange(
         op,
-        _gradient_compression(compression, Compression),
+        _gradient_compression(compression, Compression, process_set=process_set),
         gradient_predivide_factor,
         sparse_as_dense,
         process_set,
@@ -214,5 +214,5 @@ def load_model(
     def convert(optimizer: Any, exchange: _GradientExchange) -> None:
         _for(optimizer).convert(optimizer, exchange)
 
-    chosen = _gradient_compression(compression, Compression)
+    chosen = _gradient_compression(compression, Compression, process_set=options.get("process_set"))
     return _saving.load_model(tf.keras, convert, filepath, custom_optimizers, custom_objects, chosen, options)
