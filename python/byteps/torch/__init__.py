@@ -44,6 +44,7 @@ from byteps.torch.broadcast import (
 from byteps.torch.compression import Compression
 from byteps.torch.ddp_hook import DDPHookState, ddp_comm_hook
 from byteps.torch.devices import cuda_built
+from byteps.torch.diloco import DiLoCo
 from byteps.torch.gathers import (
     allgather,
     allgather_async,
@@ -79,6 +80,7 @@ _torch_autoload.load()  # torch.distributed's backend "byteps"
 __all__ = [
     "Compression",
     "DDPHookState",
+    "DiLoCo",
     "DistributedOptimizer",
     "HorovodInternalError",
     "PartialDistributedOptimizer",
