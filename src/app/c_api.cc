@@ -258,11 +258,12 @@ Status with_events(byteps_job& job, Status status) {
   return status;
 }
 
-// sizeof(byteps_tensor) for programs that were compiled before interface versions 3, 4, 9 and 11.
+// sizeof(byteps_tensor) for programs that were compiled before interface versions 3, 4, 9, 11 and 13.
 constexpr std::size_t kTensorBytesBeforeShape = offsetof(byteps_tensor, shape);
 constexpr std::size_t kTensorBytesBeforeScale = offsetof(byteps_tensor, scale);
 constexpr std::size_t kTensorBytesBeforeMemory = offsetof(byteps_tensor, memory);
 constexpr std::size_t kTensorBytesBeforeFormat = offsetof(byteps_tensor, format);
+constexpr std::size_t kTensorBytesBeforeCodec = offsetof(byteps_tensor, codec);
 
 Status check_memory(uint32_t memory) {
   if (memory <= BYTEPS_CUDA_MEMORY) return Status::ok();
@@ -280,7 +281,7 @@ Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byte
   const std::size_t bytes = given->struct_bytes;
   if (bytes != kTensorBytesBeforeShape && bytes != kTensorBytesBeforeScale &&
       bytes != kTensorBytesBeforeMemory && bytes != kTensorBytesBeforeFormat &&
-      bytes < sizeof(byteps_tensor)) {
+      bytes != kTensorBytesBeforeCodec && bytes < sizeof(byteps_tensor)) {
     return {Code::kInvalidArgument, "byteps_tensor.struct_bytes is " + std::to_string(bytes) +
                                         ": set it to sizeof(byteps_tensor), " +
                                         std::to_string(sizeof(byteps_tensor))};

@@ -240,6 +240,9 @@ TEST_F(JobOfOne, a_program_that_knows_no_shapes_is_served) {
   call.queue = reinterpret_cast<byteps_queue*>(1);
   EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
   call.queue = nullptr;
+  call.struct_bytes = offsetof(byteps_tensor, codec);  // of version 12
+  call.momentum_mu = 7;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
   call.struct_bytes = offsetof(byteps_tensor, format);  // of version 10
   call.format = 77;
   EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
