@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 12
+#define BYTEPS_ABI_VERSION 13
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -113,12 +113,41 @@ typedef enum byteps_format {
   BYTEPS_FORMAT_FLOAT16 = 1,
   BYTEPS_FORMAT_BFLOAT16 = 2,
   BYTEPS_FORMAT_INT8 = 3, /* a code of a byte each, and a float32 scale for 256 elements */
-  BYTEPS_FORMAT_INT4 = 4  /* a code of half a byte each, and a bfloat16 scale for 32 elements */
+  BYTEPS_FORMAT_INT4 = 4, /* a code of half a byte each, and a bfloat16 scale for 32 elements */
+  /* Since version 13: the original's compressors, with what byteps_codec says. Each codes together the elements of a
+   * part: BYTEPS_PARTITION_BYTES of them, 4 MiB at most. */
+  BYTEPS_FORMAT_ONEBIT = 5,    /* the signs; with BYTEPS_CODEC_SCALING the mean magnitude */
+  BYTEPS_FORMAT_TOPK = 6,      /* k elements of the largest magnitude, with their indices */
+  BYTEPS_FORMAT_RANDOMK = 7,   /* k elements at places that all ranks draw alike */
+  BYTEPS_FORMAT_DITHERING = 8, /* one of k levels for each, up or down by chance */
+  BYTEPS_FORMAT_FLOAT32 = 9    /* as they are, after momentum */
 } byteps_format;
 
+/* What those of version 13 are to be. Ranks must agree about all of it. */
+typedef struct byteps_codec {
+  double k;          /* TOPK, RANDOMK: below 1 the share of a part's elements that travels, rounded down, at least
+                        one; else how many of each part. TOPK: at most half of them. DITHERING: how many levels, at
+                        most 2^23; with BYTEPS_CODEC_NATURAL 24. ONEBIT, FLOAT32: 0 */
+  uint64_t seed;     /* with BYTEPS_CODEC_SEEDED, of RANDOMK and DITHERING: each part begins xorshift128+ with it */
+  uint32_t flags;    /* BYTEPS_CODEC_... */
+  uint32_t reserved; /* 0 */
+} byteps_codec;
+
+/* Without, numbers follow from name, part and round, and with DITHERING from the rank. */
+#define BYTEPS_CODEC_SEEDED 1u
+/* ONEBIT: decoded as plus and minus the mean magnitude; without, plus and minus one. */
+#define BYTEPS_CODEC_SCALING 2u
+/* DITHERING: levels are powers of two; without, they are evenly spaced. */
+#define BYTEPS_CODEC_NATURAL 4u
+/* DITHERING: scaled by the root of the sum of squares; without, by the largest magnitude. */
+#define BYTEPS_CODEC_L2 8u
+/* Not FLOAT32. byteps_tensor.residual is given, and servers keep one of the sum that they code (not with RANDOMK, which
+ * they do not code again). Without it there is no residual. */
+#define BYTEPS_CODEC_ERROR_FEEDBACK 16u
+
 /* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. Ranks must agree
- * about name, shape, dtype, operation, root, scale, members and format; a name keeps them from its first use on.
- * Different sets of members need different names. */
+ * about name, shape, dtype, operation, root, scale, members, format, codec and momentum_mu; a name keeps them from its
+ * first use on. Different sets of members need different names. */
 typedef struct byteps_tensor {
   uint32_t struct_bytes;
   uint32_t dtype;         /* byteps_dtype, or with a byteps_logical_type */
@@ -157,13 +186,22 @@ typedef struct byteps_tensor {
   /* Since version 11. */
   uint32_t format;    /* byteps_format */
   uint32_t reserved3; /* 0 */
-  float* residual;    /* BYTEPS_FORMAT_INT8 and BYTEPS_FORMAT_INT4: error feedback; NULL: none. Host memory,
+  float* residual;    /* BYTEPS_FORMAT_INT8 and BYTEPS_FORMAT_INT4: error feedback; NULL: none. The formats of version
+                         13: given with BYTEPS_CODEC_ERROR_FEEDBACK, and only then. Host memory,
                          element_count elements, zeros before the first round: what the codes of one round left of the
                          elements, which is added to those of the next before they are coded. Written while the
                          operation is under way, and the caller's to keep between two, with a checkpoint as well; a
                          rank's own matter. An operation that fails may have written a part of it. Where the workers of
                          a machine sum first, the sum of theirs is coded, and its residual is with who leads the part
                          (docs/local.md) */
+  /* Since version 13, for the formats of that version alone. */
+  const byteps_codec* codec; /* read before byteps_push_pull returns. NULL: as one of zeros */
+  float* momentum;           /* Nesterov's momentum before error feedback and code: m = mu * m + g, g += mu * m.
+                                Memory for m as `residual` has it; NULL: none. Where tensors have it, the optimizer has
+                                none of its own */
+  double momentum_mu;        /* with `momentum`: mu, at least 0 and below 1; without: 0 */
+  double residual_ratio;     /* the residual is multiplied by it when it is added: the last learning rate by this one.
+                                0: as 1. A rank's own matter */
 } byteps_tensor;
 
 #define BYTEPS_DIMENSIONS_MAX 64u
@@ -175,7 +213,8 @@ typedef struct byteps_tensor {
 #define BYTEPS_ROOT_ONLY 2u
 
 /* The format is for sums and averages of at least BYTEPS_MIN_COMPRESS_BYTES of BYTEPS_FLOAT32; any other tensor travels
- * plain, and its residual is not touched. Without it a format that cannot be is an error. Since version 11. */
+ * plain, and its residual is not touched; sums and averages of BYTEPS_FLOAT32 that are too small, but have momentum,
+ * as BYTEPS_FORMAT_FLOAT32. Without it a format that cannot be is an error. Since version 11. */
 #define BYTEPS_CODED_WHERE_FIT 4u
 
 /* A push_pull under way. 0 is never a handle. */

@@ -16,8 +16,8 @@ from place import ROOT
 from byteps._core import abi, collectives, elements, errors
 
 HEADER = (ROOT / "include/byteps/byteps.h").read_text()
-STRUCTURES = {"byteps_error": abi.Error, "byteps_tensor": abi.Tensor, "byteps_metrics": abi.Metrics,
-              "byteps_ended": abi.Ended}  # fmt: skip
+STRUCTURES = {"byteps_error": abi.Error, "byteps_codec": abi.Codec, "byteps_tensor": abi.Tensor,
+              "byteps_metrics": abi.Metrics, "byteps_ended": abi.Ended}  # fmt: skip
 COMPUTED = {"TENSOR_BYTES", "METRICS_BYTES"}  # in abi.py, from its own structures
 NOT_CALLED = {"byteps_join"}  # its two halves are
 CODES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 12
+ABI_VERSION = 13
 
 # byteps_code
 OK = 0
@@ -42,6 +42,18 @@ FORMAT_FLOAT16 = 1
 FORMAT_BFLOAT16 = 2
 FORMAT_INT8 = 3
 FORMAT_INT4 = 4
+FORMAT_ONEBIT = 5
+FORMAT_TOPK = 6
+FORMAT_RANDOMK = 7
+FORMAT_DITHERING = 8
+FORMAT_FLOAT32 = 9
+
+# byteps_codec.flags
+CODEC_SEEDED = 1
+CODEC_SCALING = 2
+CODEC_NATURAL = 4
+CODEC_L2 = 8
+CODEC_ERROR_FEEDBACK = 16
 
 # byteps_tensor.flags
 ONCE = 1
@@ -65,6 +77,10 @@ class Error(Structure):
 
     def text(self) -> str:
         return bytes(self.message).decode("utf-8", "replace")
+
+
+class Codec(Structure):
+    _fields_ = [("k", c_double), ("seed", c_uint64), ("flags", c_uint32), ("reserved", c_uint32)]
 
 
 class Tensor(Structure):
@@ -94,6 +110,10 @@ class Tensor(Structure):
         ("format", c_uint32),
         ("reserved3", c_uint32),
         ("residual", c_void_p),
+        ("codec", POINTER(Codec)),
+        ("momentum", c_void_p),
+        ("momentum_mu", c_double),
+        ("residual_ratio", c_double),
     ]
 
 
