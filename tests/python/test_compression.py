@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from cluster import Cluster
+from cluster import Cluster, launch
 
 from byteps._core import errors
 
@@ -145,6 +145,47 @@ def disagreeing():
 def test_ranks_that_disagree_about_the_format_are_told_both(apart):
     for text in apart.run(disagreeing):
         assert '"byteps.disagreed"' in text and "coded as int8" in text and "coded as int4" in text, text
+
+
+# Of the same script on all ranks, which says nothing of compression: worker 1 alone has the variable.
+OF_ONE_RANK = """
+import os, sys
+variable, value = sys.argv[1].split("=")
+if os.environ["BYTEPS_LOCAL_RANK"] == "1":
+    os.environ[variable] = value
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[2], sys.argv[3]])
+exec(sys.argv[2])
+"""
+TRAINING = """
+import sys, torch, byteps.torch as bps
+bps.init()
+model = torch.nn.Linear(200, int(sys.argv[-1]), bias=False)
+optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+try:
+    model(torch.ones(8, 200)).sum().backward()
+    optimizer.step()
+    print("no error")
+except bps.MismatchError as error:
+    print(f"told: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    "environ, setting, size, words",
+    [
+        ({}, "BYTEPS_COMPRESSION=int8", 200, "worker 1 (float32, shape 200x200, 160000 bytes, average, coded as int8)"),
+        ({}, "BYTEPS_COMPRESSION=fp16", 10, "worker 1 (float16, shape 10x200, 4000 bytes, average)"),
+        ({"BYTEPS_COMPRESSION": "int4"}, "BYTEPS_MIN_COMPRESS_BYTES=200000", 200, "coded as int4"),
+    ],
+    ids=["coded", "cast", "bound"],
+)
+def test_ranks_of_which_one_has_a_variable_of_its_own_are_told_its_name(environ, setting, size, words):
+    output = launch("-c", OF_ONE_RANK, setting, TRAINING, str(size), environ=environ)
+    told = [line for line in output.splitlines() if "told: " in line]
+    assert len(told) == 2 and "no error" not in output, output
+    for line in told:
+        assert words in line and '"byteps.Gradient.weight" differs between ranks' in line, line
+        assert "set BYTEPS_COMPRESSION and BYTEPS_MIN_COMPRESS_BYTES alike" in line, line
 
 
 # ---- the optimizer
