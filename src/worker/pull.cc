@@ -88,7 +88,11 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
   if (tensor.is_answered(part.part, named.frame) && !PLANTED(answer_counted_twice)) return taken;
 
   kept_.keep(index, part.part, named.frame, payload);
+  const TimeNs decoded_ns = work_.coder.decode_ns();
   work_.counters.pulled_bytes += put(tensor, header, named, payload);
+  if (work_.timeline) {
+    work_.timeline->on_decoded(index, tensor, part.part, work_.coder.decode_ns() - decoded_ns);
+  }
   count(part, named, taken);
   return taken;
 }

@@ -325,6 +325,7 @@ void Push::stage_frame(Tensor& tensor, std::uint32_t frame, wire::Header& header
 std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
                                       std::span<const std::byte> elements) {
   const PartState& part = tensor.parts[staged_part_.part];
+  const TimeNs encoded_ns = work_.coder.encode_ns();
   std::span<const std::byte> payload;
   const auto code_with = [&](std::span<std::byte> residual) {
     if (!residual.empty()) {
@@ -339,6 +340,10 @@ std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
     work_.config.relays.residuals->code_with(tensor.key, tensor.spec.total_bytes, code_with);
   } else {
     code_with(work_.operations[tensor.active].residual);
+  }
+  if (work_.timeline) {
+    work_.timeline->on_encoded(staged_part_.tensor, tensor, staged_part_.part,
+                               work_.coder.encode_ns() - encoded_ns);
   }
   return payload;
 }

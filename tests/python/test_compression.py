@@ -188,6 +188,51 @@ def test_ranks_of_which_one_has_a_variable_of_its_own_are_told_its_name(environ,
         assert "set BYTEPS_COMPRESSION and BYTEPS_MIN_COMPRESS_BYTES alike" in line, line
 
 
+TRACED = """
+import torch, byteps.torch as bps
+bps.init()
+values = torch.randn(50000)
+for _ in range(5):
+    bps.push_pull(values, name="traced", compression=bps.Compression.int8)
+    bps.push_pull(values, name="plain")
+metrics = bps.metrics()
+print("coded:", bps.rank(), metrics.encode_ns, metrics.decode_ns)
+"""
+
+
+def test_the_timeline_of_a_coded_job_says_what_coding_took(tmp_path):
+    from byteps.tools import trace
+
+    environ = {
+        "BYTEPS_TRACE_ON": "1",
+        "BYTEPS_TRACE_START_STEP": "1",
+        "BYTEPS_TRACE_END_STEP": "3",
+        "BYTEPS_TRACE_DIR": str(tmp_path),
+        "BYTEPS_LOCAL_REDUCE": "0",
+    }
+
+    took = {}
+    for line in launch("-c", TRACED, environ=environ).splitlines():
+        rank, *times = line.split("coded: ")[-1].split()
+        took[int(rank)] = [int(each) / 1e3 for each in times]
+    processes = [each for each in trace.read([str(tmp_path)]) if each.role == "worker"]
+    assert len(processes) == 2
+    for process in processes:
+        encode_us, decode_us = took[process.rank]
+        coded = [each for each in process.codings if each.tensor.endswith("traced")]
+        parts = {each.place: each for each in process.parts}
+        assert {each.round for each in coded} == {1, 2, 3} and coded == process.codings
+        for each in coded:
+            part = parts[(each.tensor, each.part, each.round)]
+            assert part.queued <= each.encode.end <= part.last_sent and each.encode.begin < each.encode.end
+            assert each.decode.begin >= each.encode.begin and each.decode.end <= part.last_answer
+            for one in (each.encode, each.decode):
+                assert 0 < one.busy <= one.end - one.begin + 0.01
+        assert 0 < sum(each.encode.busy for each in coded) < encode_us
+        assert 0 < sum(each.decode.busy for each in coded) < decode_us
+    assert "Coding, most of it at worker" in trace.text_of(trace.summarize(processes), processes)
+
+
 # ---- the optimizer
 
 
