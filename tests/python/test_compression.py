@@ -345,6 +345,57 @@ def test_residuals_of_another_rank_are_not_loaded(apart):
     apart.run(train)
 
 
+def test_the_norm_of_what_is_carried_on_is_that_of_all_residuals(apart, tmp_path):
+    def train(store):
+        from torch_group import ensure_group
+
+        from byteps.torch.cross_barrier import CrossBarrier
+        from byteps.torch.parallel import DistributedDataParallel
+
+        def optimizing(compression):
+            model = model_of()
+            optimizer = bps.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression
+            )
+            return model, optimizer, optimizer
+
+        def crossing(compression):
+            model = model_of()
+            optimizer = CrossBarrier(model, torch.optim.SGD(model.parameters(), lr=0.1), compression=compression)
+            return model, optimizer, optimizer
+
+        def parallel(compression):
+            model = DistributedDataParallel(model_of(), compression=compression)
+            return model, None, model
+
+        def hooked(compression):
+            ensure_group(store)
+            model, state = torch.nn.parallel.DistributedDataParallel(model_of()), bps.DDPHookState(compression)
+            model.register_comm_hook(state, bps.ddp_comm_hook)
+            return model, None, state
+
+        def norms(make, compression):
+            model, optimizer, which = make(compression)
+            before = which.residual_norm()
+            for _ in range(2):
+                model.zero_grad()
+                model(torch.ones(8, 64) * (1 + bps.rank())).square().sum().backward()
+                if optimizer is not None:
+                    optimizer.step()
+            norm = which.residual_norm()
+            kept = which._residuals if hasattr(which, "_residuals") else which._gradients.residuals
+            flat = torch.cat([torch.zeros(1), *kept.tensors.values()]).double()
+            assert before == 0.0 and norm == pytest.approx(flat.norm().item(), rel=1e-12)
+            return norm
+
+        fed_back = bps.Compression.int4(error_feedback=True)
+        assert all(norms(make, fed_back) > 0 for make in (optimizing, crossing, parallel, hooked))
+        assert norms(optimizing, bps.Compression.powersgd(rank=2)) > 0
+        assert norms(optimizing, bps.Compression.int4) == 0
+
+    apart.run(train, str(tmp_path / "store"))
+
+
 def test_adam_takes_its_state_as_ever(apart):
     def train():
         optimizer_of = lambda parameters: torch.optim.Adam(parameters, lr=0.01)
@@ -688,11 +739,14 @@ def feeding_back(calls, format):
     run = call(compression)
     rounds = [run(seed, values_of(layer.rank(), seed=seed)) for seed in (0, 1)]
     saved = copy.deepcopy(compression.state())
+    flat = np.concatenate([each.ravel() for each in saved["residuals"].values()]).astype(np.float64)
+    assert compression.residual_norm() == pytest.approx(np.linalg.norm(flat), rel=1e-12) and flat.any()
     rounds += [run(seed, values_of(layer.rank(), seed=seed)) for seed in (2, 3)]
     compression.load_state(saved)  # of programs that are compiled already
     again = [run(seed, values_of(layer.rank(), seed=seed)) for seed in (2, 3)]
     other = getattr(layer.Compression, format)(error_feedback=True)
     other.load_state(saved)
+    assert other.residual_norm() == pytest.approx(np.linalg.norm(flat), rel=1e-12)
     assert all(np.array_equal(saved["residuals"][name], each) for name, each in other.state()["residuals"].items())
     with pytest.warns(UserWarning, match="error feedback begins with zeros: what is loaded has none"):
         compression.load_state(None)
@@ -733,8 +787,10 @@ def unnamed_with_feedback(module):
     layer = importlib.import_module(f"byteps.{module}")
     with pytest.raises(ValueError, match="give the tensor a name"):
         layer.push_pull(values_of(0), compression=layer.Compression.int8(error_feedback=True))
-    with pytest.raises(ValueError, match="Compression.int8 has no state"):
-        layer.Compression.int8.state()
+    for asked in (layer.Compression.int8.state, layer.Compression.int8.residual_norm):
+        with pytest.raises(ValueError, match="Compression.int8 has no residuals"):
+            asked()
+    assert layer.Compression.int8(error_feedback=True).residual_norm() == 0
 
 
 @pytest.mark.parametrize("module", ["jax"])
