@@ -25,6 +25,7 @@ std::span<const std::byte> Coder::payload(Tensor& tensor, std::size_t place,
   const TimeNs begun_ns = now();
   tensor.codes->kernels.encode(payload, elements, residual);
   encode_ns_ += now() - begun_ns;
+  encoded_bytes_ += elements.size();
   return payload;
 }
 

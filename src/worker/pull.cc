@@ -142,6 +142,7 @@ void Pull::count(PartRef ref, const Named& named, Taken& taken) {
   shard.forgets_are_heard(part.forgets_before);
   if (work_.timeline) work_.timeline->on_answered(ref.tensor, tensor, ref.part);
   if (named.frame < part.next_frame) {
+    flow_.on_answer(tensor, named.bytes);
     flow_.free(shard, credit_cost(named.bytes), work_.operations[tensor.active].priority);
   } else {
     taken.was_unsent = push_.advance(tensor, ref.part);  // sent on an earlier connection only

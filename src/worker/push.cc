@@ -391,6 +391,7 @@ void Push::lend(Tensor& tensor) {
 Push::Sent Push::pop_frame(ShardWay& shard) {
   Tensor& tensor = work_.tensors[staged_part_.tensor];
   PartState& part = tensor.parts[staged_part_.part];
+  flow_.on_sent();
   shard.gate().on_sent(staged_cost_, work_.operations[tensor.active].priority);
   work_.counters.pushed_bytes += staged_element_bytes_;
   work_.counters.pushed_wire_bytes += staged_payload_bytes_;
