@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "app/codec_rates.h"
 #include "app/launch.h"
 #include "app/machine.h"
 #include "base/limits.h"
@@ -263,6 +264,12 @@ int handle_arguments(int argc, char** argv, std::string_view help) {
     return kExitOk;
   }
   if (argc == 2 && first == "--check") return check_settings(process_environment());
+  if (argc == 2 && first == "--codecs") {
+    for (const CodecRates& each : measure_codecs(best_kernels(), monotonic_now)) {
+      std::printf("%s\n", text(each).c_str());
+    }
+    return kExitOk;
+  }
   if (argc == 2 && first == "--version") {
     std::printf("byteps %s\n", BYTEPS_VERSION);
     return kExitOk;

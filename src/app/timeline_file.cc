@@ -87,6 +87,8 @@ class EventWriter {
         return copy_out(record);
       case Record::Kind::kCopyIn:
         return copy_in(record);
+      case Record::Kind::kCoding:
+        return coding(record);
     }
   }
 
@@ -222,6 +224,19 @@ class EventWriter {
   void copy_in(const Record& record) {
     begin(record, "COPY_IN", record.at_ns[Record::kFirstIn], record.at_ns[Record::kLastIn]);
     number("bytes", record.bytes);
+    end();
+  }
+
+  void coding(const Record& record) {
+    const auto& at = record.at_ns;
+    if (record.busy_ns != 0) {
+      begin(record, "ENCODE", at[Record::kFirstEncoded], at[Record::kLastEncoded]);
+      us("busy", record.busy_ns);
+      end();
+    }
+    if (at[Record::kDecodeBusy] == 0) return;
+    begin(record, "DECODE", at[Record::kFirstDecoded], at[Record::kLastDecoded]);
+    us("busy", at[Record::kDecodeBusy]);
     end();
   }
 

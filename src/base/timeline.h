@@ -38,6 +38,7 @@ struct TimelineRecord {
     kSpread,     // relay before servers: one part of their answer, on its way to the workers here
     kCopyOut,    // worker: one part of a tensor on a device, until it is in host memory
     kCopyIn,     // ... and its answer, on its way to the device
+    kCoding,     // worker, relay: one part of a coded tensor, its frames and their answers
   };
   enum At : std::uint8_t {
     // kOperation
@@ -71,11 +72,18 @@ struct TimelineRecord {
     // kCopyIn
     kFirstIn = 0,  // the copy of its first chunk is ordered
     kLastIn,       // the last chunk is on the device
+    // kCoding
+    kFirstEncoded = 0,  // its first frame begins to be coded
+    kLastEncoded,       // the last is
+    kFirstDecoded,      // the first answer's codes begin to be elements; 0: none had codes
+    kLastDecoded,
+    kDecodeBusy,  // no time but for how long
   };
   TimeNs at_ns[5];
   std::uint64_t key;
   std::uint64_t bytes;
-  TimeNs busy_ns;  // kSum: of it was spent summing, estimated from some of the frames
+  TimeNs
+      busy_ns;  // kSum: of it was spent summing, estimated from some of the frames; kCoding: coding
   std::uint32_t part;
   std::uint32_t round;
   std::uint32_t shard;         // kPart: of all shards, or ways; kSum, kBacklog: of this server's

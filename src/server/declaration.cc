@@ -36,6 +36,13 @@ std::string quoted_name(std::string_view name) {
 
 namespace {
 
+// Whether a cast to 16 bits, as compression is where nothing is coded, makes the one the other's kind.
+bool may_be_cast(DType first, DType second) {
+  const auto is_short = [](DType dtype) { return is_float(dtype) && element_bytes(dtype) == 2; };
+  return first != second && is_float(first) && is_float(second) &&
+         (is_short(first) || is_short(second));
+}
+
 const char* remedy_of(const wire::Declare& first, const wire::Declare& second) {
   if (first.members != second.members) {
     return "Give the tensors of different process sets different names, on all ranks";
@@ -43,6 +50,11 @@ const char* remedy_of(const wire::Declare& first, const wire::Declare& second) {
   if (first.format != second.format || first.codec != second.codec) {
     return "Ask for the same compression on all ranks, and set BYTEPS_COMPRESSION and "
            "BYTEPS_MIN_COMPRESS_BYTES alike";
+  }
+  if (may_be_cast(first.dtype, second.dtype)) {
+    return "Give it the same element type on all ranks; where compression makes it another, ask "
+           "for "
+           "the same on all ranks, and set BYTEPS_COMPRESSION and BYTEPS_MIN_COMPRESS_BYTES alike";
   }
   return "Give it the same shape, element type and operation on all ranks, or different names";
 }

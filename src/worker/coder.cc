@@ -29,6 +29,7 @@ std::span<const std::byte> Coder::payload(Tensor& tensor, Frame frame, WorkerRan
                                 .round = tensor.round,
                                 .rank = self.value});
   encode_ns_ += now() - begun_ns;
+  encoded_bytes_ += elements.size();
   return payload;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -47,6 +48,7 @@ class Coder {
   static void end(Tensor& tensor);
 
   std::size_t lent_bytes() const { return pool_.lent_bytes(); }
+  std::uint64_t encoded_bytes() const { return encoded_bytes_; }  // of elements
   TimeNs encode_ns() const { return encode_ns_; }
   TimeNs decode_ns() const { return decode_ns_; }
 
@@ -54,6 +56,7 @@ class Coder {
   TimeNs now() const { return stopwatch_ == nullptr ? 0 : stopwatch_(); }
 
   const Stopwatch stopwatch_;
+  std::uint64_t encoded_bytes_ = 0;
   TimeNs encode_ns_ = 0;
   TimeNs decode_ns_ = 0;
   std::optional<KernelSet> kernels_;  // from the first coded tensor on

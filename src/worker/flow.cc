@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/phrases.h"
 #include "base/planted.h"
 #include "net/transport.h"
 
@@ -128,6 +129,23 @@ void Flow::free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority
   if (credit_.bytes() != before) share();
 }
 
+void Flow::on_answer(const Tensor& tensor, std::uint64_t payload_bytes) {
+  const bool tells = tensor.codes == nullptr && payload_bytes >= CodingWatch::kFrameBytesMin;
+  const bool goes_both_ways = work_.gives(tensor.spec) && work_.is_sent_to(tensor.spec);
+  coding_.on_answered(tells ? payload_bytes / (goes_both_ways ? 1 : 2) : 0, work_.now);
+  if (tensor.codes == nullptr || work_.config.self != WorkerRank(0)) return;  // one line for all
+  const auto verdict = coding_.judge(work_.coder.encoded_bytes(), work_.coder.encode_ns());
+  if (!verdict) return;
+  const std::uint64_t mbit_per_s = verdict->line_bytes_per_ms * 8 / 1000;
+  work_.outputs.emplace_back(PipelineOutput::Notice{
+      "compression makes exchanges slower here: coding " +
+      std::to_string(verdict->coded_bytes >> 20) + " MiB of gradients took " +
+      duration_text(verdict->coding_ns) + ", and they would have travelled in " +
+      duration_text(verdict->line_ns) + " as they are, at the " + std::to_string(mbit_per_s) +
+      " Mbit/s of what was not coded. Use Compression.none and unset BYTEPS_COMPRESSION, or choose "
+      "one that is coded faster: bps doctor says how fast each is"});
+}
+
 void Flow::on_blocked(ShardWay& shard) {
   if (shard.stall().allows_ns == kNever) begin_stall(shard);
   credit_.on_blocked();
@@ -154,6 +172,7 @@ void Flow::end_exchange() {
 
 void Flow::on_idle() {
   end_exchange();
+  coding_.on_idle();
   if (tuner_) tuner_->on_idle();
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "worker/coding_watch.h"
 #include "worker/credit.h"
 #include "worker/credit_tuner.h"
 #include "worker/work.h"
@@ -30,6 +31,9 @@ class Flow {
   void set_capacity(ShardIndex shard, std::uint64_t bytes);
   // A frame that cost so much, of a part of this priority, was answered on this way, or will not be.
   void free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority);
+  // A frame goes out; and here is its answer, of such a payload.
+  void on_sent() { coding_.on_sent(work_.now); }
+  void on_answer(const Tensor& tensor, std::uint64_t payload_bytes);
   // A frame had to wait for credit.
   void on_blocked(ShardWay& shard);
   // Nothing is under way.
@@ -56,6 +60,7 @@ class Flow {
   Work& work_;
   Credit credit_;
   std::optional<CreditTuner> tuner_;
+  CodingWatch coding_;
   TimeNs next_stall_ns_ = kNever;  // of the ways'
 };
 

@@ -92,7 +92,11 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
   if (tensor.is_answered(part.part, named.frame) && !PLANTED(answer_counted_twice)) return taken;
 
   kept_.keep(index, part.part, named.frame, payload);
+  const TimeNs decoded_ns = work_.coder.decode_ns();
   work_.counters.pulled_bytes += put(tensor, header, named, payload);
+  if (work_.timeline) {
+    work_.timeline->on_decoded(index, tensor, part.part, work_.coder.decode_ns() - decoded_ns);
+  }
   count(part, named, taken);
   return taken;
 }
@@ -143,6 +147,7 @@ void Pull::count(PartRef ref, const Named& named, Taken& taken) {
   shard.forgets_are_heard(part.forgets_before);
   if (work_.timeline) work_.timeline->on_answered(ref.tensor, tensor, ref.part);
   if (named.frame < part.next_frame) {
+    flow_.on_answer(tensor, named.bytes);
     flow_.free(shard, credit_cost(named.bytes), work_.operations[tensor.active].priority);
   } else {
     taken.was_unsent = push_.advance(tensor, ref.part);  // sent on an earlier connection only

@@ -325,6 +325,7 @@ void Push::stage_frame(Tensor& tensor, std::uint32_t frame, wire::Header& header
 std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
                                       std::span<const std::byte> elements) {
   const PartState& part = tensor.parts[staged_part_.part];
+  const TimeNs encoded_ns = work_.coder.encode_ns();
   std::span<const std::byte> payload;
   const auto code_with = [&](const Carry& carry) {
     const std::uint64_t offset = part.offset + frame * part.frame_bytes;
@@ -337,6 +338,10 @@ std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
     work_.config.relays.residuals->code_with(tensor.key, tensor.spec.total_bytes, code_with);
   } else {
     code_with(work_.operations[tensor.active].carry);
+  }
+  if (work_.timeline) {
+    work_.timeline->on_encoded(staged_part_.tensor, tensor, staged_part_.part,
+                               work_.coder.encode_ns() - encoded_ns);
   }
   return payload;
 }
@@ -384,6 +389,7 @@ void Push::lend(Tensor& tensor) {
 Push::Sent Push::pop_frame(ShardWay& shard) {
   Tensor& tensor = work_.tensors[staged_part_.tensor];
   PartState& part = tensor.parts[staged_part_.part];
+  flow_.on_sent();
   shard.gate().on_sent(staged_cost_, work_.operations[tensor.active].priority);
   work_.counters.pushed_bytes += staged_element_bytes_;
   work_.counters.pushed_wire_bytes += staged_payload_bytes_;

@@ -30,6 +30,9 @@ class WorkerTimeline {
   void on_sent(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // A frame of this part was answered.
   void on_answered(TensorIndex index, const Tensor& tensor, std::uint32_t part);
+  // A frame of this part was coded just now, or its answer made elements, in so much time.
+  void on_encoded(TensorIndex index, const Tensor& tensor, std::uint32_t part, TimeNs took_ns);
+  void on_decoded(TensorIndex index, const Tensor& tensor, std::uint32_t part, TimeNs took_ns);
   // All were, and what follows is done.
   void on_part_done(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // The round has ended well, with the part that was done last.
@@ -43,15 +46,30 @@ class WorkerTimeline {
     TimeNs first_answer_ns = 0;
     TimeNs last_answer_ns = 0;
   };
+  struct Stretch {
+    TimeNs first_ns = 0;
+    TimeNs last_ns = 0;
+    TimeNs busy_ns = 0;
+  };
+  struct Coding {
+    Stretch encode;
+    Stretch decode;
+  };
   struct Round {
     TimeNs started_ns = 0;
     std::vector<Times> parts;
+    std::vector<Coding> codings;  // of the parts of a coded tensor; else empty
   };
   // False: this round is not recorded.
   bool traces(TensorIndex index, const Tensor& tensor) const {
     return lane_.timeline().traces(tensor.round) && index < rounds_.size() &&
            rounds_[index].parts.size() == tensor.parts.size();
   }
+
+  // nullptr: nothing is recorded of its coding.
+  Coding* coding_of(TensorIndex index, const Tensor& tensor, std::uint32_t part);
+  void extend(Stretch& stretch, TimeNs took_ns);
+  TimelineRecord record_of(const Tensor& tensor, std::uint32_t part) const;
 
   TimeNs look() { return looked_ns_ = lane_.timeline().now(); }
 

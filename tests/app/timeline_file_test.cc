@@ -159,6 +159,30 @@ TEST_F(TimelineFileTest, a_worker_says_what_a_part_waited_for_at_its_device) {
   EXPECT_THAT(text, HasSubstr(R"("first_chunk":4000.004,"bytes":4096)"));
 }
 
+TEST_F(TimelineFileTest, coding_is_a_stretch_with_what_it_took) {
+  {
+    TimelineFile file(Role::kWorker, config_, writer_);
+    TimelineRecord record = part();
+    record.kind = TimelineRecord::Kind::kCoding;
+    record.busy_ns = 500'000;
+    record.at_ns[TimelineRecord::kDecodeBusy] = 0;  // no answer had codes
+    file.timeline().open_lane().add(record);
+    record.busy_ns = 0;
+    record.at_ns[TimelineRecord::kDecodeBusy] = 7'000;
+    record.round = 3;
+    file.timeline().open_lane().add(record);
+  }
+  const std::string text = content("0/comm.json");
+  EXPECT_THAT(text,
+              HasSubstr(R"(.ENCODE","ts":1000.001,"dur":1000.001,"args":{"name":"Comm.key 7",)"
+                        R"("round":2,"busy":500.000})"));
+  EXPECT_THAT(text,
+              HasSubstr(R"(.DECODE","ts":3000.003,"dur":1000.001,"args":{"name":"Comm.key 7",)"
+                        R"("round":3,"busy":7.000})"));
+  EXPECT_EQ(text.find("ENCODE"), text.rfind("ENCODE"));
+  EXPECT_EQ(text.find("DECODE"), text.rfind("DECODE"));
+}
+
 TEST_F(TimelineFileTest, a_mark_is_an_instant_in_the_file_of_the_process) {
   {
     TimelineFile file(Role::kWorker, config_, writer_);

@@ -95,6 +95,24 @@ def test_gpus_are_told_with_the_drivers_version(place):
     assert code == 0 and the(findings, "GPUs")["text"] == told
 
 
+def test_the_rates_of_codecs_are_measured_here(place):
+    code, findings = doctor(place)
+    told = the(findings, "codecs")
+    assert code == 0 and told["level"] == OK
+    for name in ("float16", "bfloat16", "int8", "int4"):
+        assert f"{name} codes " in told["text"], told
+    assert told["text"].count("with error feedback") == 2 and told["text"].count("pays up to") == 4, told
+    assert doctor_checks.codecs({"BYTEPS_BIN": "/nowhere"}) == {}
+
+
+def test_a_codec_pays_where_the_line_would_take_longer_for_what_it_saves():
+    rates = {"encode": 9.0, "encode_with_residual": 2.0, "decode_add": 2.0, "payload": 0.25}
+    (told,) = doctor_findings.codecs("a", {"int8": rates})
+    text = "GB/s of float32 a core: int8 codes 9.0, with error feedback 2.0, adds 2.0, pays up to 6 Gbit/s"
+    assert (told.check, told.text) == ("codecs", text)
+    assert doctor_findings.codecs("a", {}) == []
+
+
 def test_for_people_it_is_a_table_with_the_worst_last(place):
     command = [PYTHON, "-m", "byteps.tools.bps", "doctor"]
     process = place.start(command, {"BYTEPS_LOG_LEVEL": "LOUD"})

@@ -599,6 +599,31 @@ def test_a_merged_trace_has_rows_for_copies(tmp_path):
     assert "stream" not in trace.summarize(trace.read([str(tmp_path)])).titles
 
 
+def test_coding_has_rows_of_its_own_and_a_line_of_what_it_took(tmp_path):
+    """From 490 to 710; 44 of these coded."""
+    events = [
+        event("w", "ENCODE", 480.0, 40.0, busy=33.0),
+        event("w", "DECODE", 650.0, 50.0, busy=11.0),
+        *part("w", 500.0, 100.0),
+    ]
+    write(tmp_path, "worker", 0, events)
+    processes = trace.read([str(tmp_path)])
+    merged = trace.merge(processes)["traceEvents"]
+    rows = {each["tid"]: each["args"]["name"] for each in merged if each["name"] == "thread_name"}
+    slices = {rows[each["tid"]]: each for each in merged if each["ph"] == "X"}
+    assert (slices["encode"]["name"], slices["encode"]["dur"]) == ("encode w", 40.0)
+    assert slices["decode"]["ts"] - slices["encode"]["ts"] == 170.0 and slices["decode"]["args"]["busy_us"] == 11.0
+    assert min(each["ts"] for each in slices.values()) == 0.0
+    summary = trace.summarize(processes)
+    (coding,) = summary.codings
+    assert (coding.process, coding.encode_us, coding.decode_us) == ("worker 0", 33.0, 11.0)
+    assert coding.share == pytest.approx(44.0 / 220.0)
+    assert "Coding, most of it at worker 0: 0.0 ms for what it pushed" in trace.text_of(summary, processes)
+    write(tmp_path, "worker", 0, part("w", 500.0, 100.0))
+    plain = trace.read([str(tmp_path)])
+    assert not trace.summarize(plain).codings and "Coding" not in trace.text_of(trace.summarize(plain), plain)
+
+
 @pytest.mark.parametrize(
     "content, words",
     [(None, "BYTEPS_TRACE_ON"), ("{", "is no timeline"), ('{"traceEvents": [], "otherData": {}}', "BYTEPS_TRACE_ON")],

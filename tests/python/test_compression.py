@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from cluster import Cluster
+from cluster import Cluster, launch
 
 from byteps._core import errors
 
@@ -147,6 +147,92 @@ def test_ranks_that_disagree_about_the_format_are_told_both(apart):
         assert '"byteps.disagreed"' in text and "coded as int8" in text and "coded as int4" in text, text
 
 
+# Of the same script on all ranks, which says nothing of compression: worker 1 alone has the variable.
+OF_ONE_RANK = """
+import os, sys
+variable, value = sys.argv[1].split("=")
+if os.environ["BYTEPS_LOCAL_RANK"] == "1":
+    os.environ[variable] = value
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[2], sys.argv[3]])
+exec(sys.argv[2])
+"""
+TRAINING = """
+import sys, torch, byteps.torch as bps
+bps.init()
+model = torch.nn.Linear(200, int(sys.argv[-1]), bias=False)
+optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+try:
+    model(torch.ones(8, 200)).sum().backward()
+    optimizer.step()
+    print("no error")
+except bps.MismatchError as error:
+    print(f"told: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    "environ, setting, size, words",
+    [
+        ({}, "BYTEPS_COMPRESSION=int8", 200, "worker 1 (float32, shape 200x200, 160000 bytes, average, coded as int8)"),
+        ({}, "BYTEPS_COMPRESSION=fp16", 10, "worker 1 (float16, shape 10x200, 4000 bytes, average)"),
+        ({"BYTEPS_COMPRESSION": "int4"}, "BYTEPS_MIN_COMPRESS_BYTES=200000", 200, "coded as int4"),
+    ],
+    ids=["coded", "cast", "bound"],
+)
+def test_ranks_of_which_one_has_a_variable_of_its_own_are_told_its_name(environ, setting, size, words):
+    output = launch("-c", OF_ONE_RANK, setting, TRAINING, str(size), environ=environ)
+    told = [line for line in output.splitlines() if "told: " in line]
+    assert len(told) == 2 and "no error" not in output, output
+    for line in told:
+        assert words in line and '"byteps.Gradient.weight" differs between ranks' in line, line
+        assert "set BYTEPS_COMPRESSION and BYTEPS_MIN_COMPRESS_BYTES alike" in line, line
+
+
+TRACED = """
+import torch, byteps.torch as bps
+bps.init()
+values = torch.randn(50000)
+for _ in range(5):
+    bps.push_pull(values, name="traced", compression=bps.Compression.int8)
+    bps.push_pull(values, name="plain")
+metrics = bps.metrics()
+print("coded:", bps.rank(), metrics.encode_ns, metrics.decode_ns)
+"""
+
+
+def test_the_timeline_of_a_coded_job_says_what_coding_took(tmp_path):
+    from byteps.tools import trace
+
+    environ = {
+        "BYTEPS_TRACE_ON": "1",
+        "BYTEPS_TRACE_START_STEP": "1",
+        "BYTEPS_TRACE_END_STEP": "3",
+        "BYTEPS_TRACE_DIR": str(tmp_path),
+        "BYTEPS_LOCAL_REDUCE": "0",
+    }
+
+    took = {}
+    for line in launch("-c", TRACED, environ=environ).splitlines():
+        rank, *times = line.split("coded: ")[-1].split()
+        took[int(rank)] = [int(each) / 1e3 for each in times]
+    processes = [each for each in trace.read([str(tmp_path)]) if each.role == "worker"]
+    assert len(processes) == 2
+    for process in processes:
+        encode_us, decode_us = took[process.rank]
+        coded = [each for each in process.codings if each.tensor.endswith("traced")]
+        parts = {each.place: each for each in process.parts}
+        assert {each.round for each in coded} == {1, 2, 3} and coded == process.codings
+        for each in coded:
+            part = parts[(each.tensor, each.part, each.round)]
+            assert part.queued <= each.encode.end <= part.last_sent and each.encode.begin < each.encode.end
+            assert each.decode.begin >= each.encode.begin and each.decode.end <= part.last_answer
+            for one in (each.encode, each.decode):
+                assert 0 < one.busy <= one.end - one.begin + 0.01
+        assert 0 < sum(each.encode.busy for each in coded) < encode_us
+        assert 0 < sum(each.decode.busy for each in coded) < decode_us
+    assert "Coding, most of it at worker" in trace.text_of(trace.summarize(processes), processes)
+
+
 # ---- the optimizer
 
 
@@ -259,6 +345,57 @@ def test_residuals_of_another_rank_are_not_loaded(apart):
     apart.run(train)
 
 
+def test_the_norm_of_what_is_carried_on_is_that_of_all_residuals(apart, tmp_path):
+    def train(store):
+        from torch_group import ensure_group
+
+        from byteps.torch.cross_barrier import CrossBarrier
+        from byteps.torch.parallel import DistributedDataParallel
+
+        def optimizing(compression):
+            model = model_of()
+            optimizer = bps.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression
+            )
+            return model, optimizer, optimizer
+
+        def crossing(compression):
+            model = model_of()
+            optimizer = CrossBarrier(model, torch.optim.SGD(model.parameters(), lr=0.1), compression=compression)
+            return model, optimizer, optimizer
+
+        def parallel(compression):
+            model = DistributedDataParallel(model_of(), compression=compression)
+            return model, None, model
+
+        def hooked(compression):
+            ensure_group(store)
+            model, state = torch.nn.parallel.DistributedDataParallel(model_of()), bps.DDPHookState(compression)
+            model.register_comm_hook(state, bps.ddp_comm_hook)
+            return model, None, state
+
+        def norms(make, compression):
+            model, optimizer, which = make(compression)
+            before = which.residual_norm()
+            for _ in range(2):
+                model.zero_grad()
+                model(torch.ones(8, 64) * (1 + bps.rank())).square().sum().backward()
+                if optimizer is not None:
+                    optimizer.step()
+            norm = which.residual_norm()
+            kept = which._residuals if hasattr(which, "_residuals") else which._gradients.residuals
+            flat = torch.cat([torch.zeros(1), *kept.tensors.values()]).double()
+            assert before == 0.0 and norm == pytest.approx(flat.norm().item(), rel=1e-12)
+            return norm
+
+        fed_back = bps.Compression.int4(error_feedback=True)
+        assert all(norms(make, fed_back) > 0 for make in (optimizing, crossing, parallel, hooked))
+        assert norms(optimizing, bps.Compression.powersgd(rank=2)) > 0
+        assert norms(optimizing, bps.Compression.int4) == 0
+
+    apart.run(train, str(tmp_path / "store"))
+
+
 def test_adam_takes_its_state_as_ever(apart):
     def train():
         optimizer_of = lambda parameters: torch.optim.Adam(parameters, lr=0.01)
@@ -299,6 +436,25 @@ def test_where_a_script_chooses_nothing_the_variable_does(apart):
                 ratio_by_variable(wrong)
 
     apart.run(train)
+
+
+# It codes 1 GiB, as much as is judged at a time, in a tenth of what the memory on the way takes for it, or less.
+MUCH_CODED = """
+import os, torch, byteps.torch as bps
+os.dup2(1, 2)  # the log
+bps.init()
+values = torch.ones(1 << 24)
+for _ in range(2):
+    bps.broadcast_parameters({"weights": values}, root_rank=0)
+for _ in range(18):
+    bps.push_pull(values, name="gradient", compression=bps.Compression.int8)
+print("coded", bps.metrics().encode_ns)
+"""
+
+
+def test_compression_that_costs_less_than_the_memory_on_the_way_is_no_reason_for_a_warning():
+    output = launch("-c", MUCH_CODED, environ={"BYTEPS_LOCAL_REDUCE": "0"})
+    assert output.count("coded") == 2 and "compression makes exchanges slower" not in output, output
 
 
 # ---- PowerSGD
@@ -602,11 +758,14 @@ def feeding_back(calls, format):
     run = call(compression)
     rounds = [run(seed, values_of(layer.rank(), seed=seed)) for seed in (0, 1)]
     saved = copy.deepcopy(compression.state())
+    flat = np.concatenate([each.ravel() for each in saved["residuals"].values()]).astype(np.float64)
+    assert compression.residual_norm() == pytest.approx(np.linalg.norm(flat), rel=1e-12) and flat.any()
     rounds += [run(seed, values_of(layer.rank(), seed=seed)) for seed in (2, 3)]
     compression.load_state(saved)  # of programs that are compiled already
     again = [run(seed, values_of(layer.rank(), seed=seed)) for seed in (2, 3)]
     other = getattr(layer.Compression, format)(error_feedback=True)
     other.load_state(saved)
+    assert other.residual_norm() == pytest.approx(np.linalg.norm(flat), rel=1e-12)
     assert all(np.array_equal(saved["residuals"][name], each) for name, each in other.state()["residuals"].items())
     with pytest.warns(UserWarning, match="error feedback begins with zeros: what is loaded has none"):
         compression.load_state(None)
@@ -647,8 +806,10 @@ def unnamed_with_feedback(module):
     layer = importlib.import_module(f"byteps.{module}")
     with pytest.raises(ValueError, match="give the tensor a name"):
         layer.push_pull(values_of(0), compression=layer.Compression.int8(error_feedback=True))
-    with pytest.raises(ValueError, match="Compression.int8 has no state"):
-        layer.Compression.int8.state()
+    for asked in (layer.Compression.int8.state, layer.Compression.int8.residual_norm):
+        with pytest.raises(ValueError, match="Compression.int8 has no residuals"):
+            asked()
+    assert layer.Compression.int8(error_feedback=True).residual_norm() == 0
 
 
 @pytest.mark.parametrize("module", ["jax"])

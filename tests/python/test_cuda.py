@@ -10,6 +10,7 @@ from forked import heard_in_child
 from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
+from test_compression import coded
 from torch_group import ensure_group
 
 import byteps.torch as bps
@@ -300,6 +301,100 @@ def test_a_model_may_be_on_a_gpu_on_some_ranks_only(job2, root):
     first, second = job2.run(trained_on_different_devices, root)
     assert len(first) == len(second) == 8
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(first, second))
+
+
+# ---- gradients in fewer bytes, on two machines of two workers each
+
+COMPRESSED = 1 << 16  # elements: more than BYTEPS_MIN_COMPRESS_BYTES, and parts of whole blocks
+
+
+@pytest.fixture(scope="module")
+def two_and_two():
+    with Cluster(hosts=(2, 2)) as job:
+        yield job
+
+
+def gradient(rank, device):
+    return torch.randn(COMPRESSED, generator=torch.Generator("cpu").manual_seed(rank), device="cpu").to(device)
+
+
+def compressed(name, format, device="cuda:0"):
+    """The average, and how many bytes left the GPU and, of the leaders of the machine's sum, the machine."""
+    before = bps.metrics()
+    result = bps.push_pull(gradient(bps.rank(), device), name=name, compression=getattr(bps.Compression, format))
+    after = bps.metrics()
+    assert result.device == torch.device(device) and result.dtype == torch.float32
+    counts = [after[at] - before[at] for at in range(len(after))]
+    moved = type(after)(*counts)
+    return result.cpu(), moved.device_out_bytes, moved.pushed_wire_bytes
+
+
+@pytest.mark.parametrize("format", ["int8", "int4"])
+def test_codes_of_gpus_are_made_of_the_machines_sums_in_host_memory_bit_for_bit(two_and_two, format):
+    results = two_and_two.run(compressed, f"coded.{format}", format)
+    sums = [gradient(rank, "cpu") + gradient(rank + 1, "cpu") for rank in (0, 2)]
+    total = sum(torch.from_numpy(coded(each.numpy(), format)) for each in sums)
+    wanted = torch.from_numpy(coded((total / 4).numpy(), format))
+    for result, out_bytes, _ in results:
+        assert torch.equal(result, wanted)
+        assert out_bytes == 4 * COMPRESSED
+    for machine in (results[:2], results[2:]):
+        sent = sum(on_wire for _, _, on_wire in machine)
+        assert 4 * COMPRESSED / sent > {"int8": 3.9, "int4": 7.0}[format]
+    mixed = two_and_two.run_each([(compressed, (f"mixed.{format}", format, device), {}) for device in DEVICES])
+    assert all(torch.equal(result, wanted) for result, _, _ in mixed), "some of them are in host memory"
+
+
+DEVICES = ["cuda:0", "cpu", "cpu", "cuda:0"]
+
+
+@pytest.mark.parametrize("format", ["fp16", "bf16"])
+def test_casts_of_gpus_are_made_there_and_half_the_bytes_leave_them(two_and_two, format):
+    results = two_and_two.run(compressed, f"cast.{format}", format)
+    wanted = sum(gradient(rank, "cpu") for rank in range(4)) / 4
+    for result, out_bytes, _ in results:
+        assert torch.equal(result, results[0][0])
+        torch.testing.assert_close(result, wanted, rtol=0, atol={"fp16": 4e-3, "bf16": 4e-2}[format])
+        assert out_bytes == 2 * COMPRESSED
+    for machine in (results[:2], results[2:]):
+        assert sum(on_wire for _, _, on_wire in machine) == 2 * COMPRESSED
+
+
+def trained_in_fewer_bytes(format, feeds_back, device):
+    compression = getattr(bps.Compression, format)
+    compression = compression(error_feedback=True) if feeds_back else compression
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(160, 256), nn.ReLU(), nn.Linear(256, 4)).to(device)
+    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), compression, name=f"{compression}{device}")
+    generator = torch.Generator("cpu").manual_seed(bps.rank())
+    losses = []
+    for _ in range(6):
+        inputs = torch.randn(8, 160, generator=generator, device="cpu").to(device)
+        optimizer.zero_grad()
+        loss = (model(inputs) - inputs[:, :4]).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    residuals = optimizer._gradients.residuals.tensors.values()
+    assert all(each.device.type == "cpu" for each in residuals)
+    return [value.cpu() for value in model.state_dict().values()], losses, optimizer.residual_norm()
+
+
+@pytest.mark.parametrize(
+    "format, feeds_back", [("fp16", False), ("bf16", False), ("int8", True), ("int4", True), ("int4", False)]
+)
+def test_a_model_is_trained_in_fewer_bytes_as_in_host_memory(two_and_two, format, feeds_back):
+    results = two_and_two.run(trained_in_fewer_bytes, format, feeds_back, "cuda:0")
+    for weights, _, _ in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(weights, results[0][0]))
+    norm = sum(norm**2 for _, _, norm in results) ** 0.5
+    assert (norm > 0) == feeds_back
+    in_memory = two_and_two.run(trained_in_fewer_bytes, format, feeds_back, "cpu")
+    for (weights, losses, _), (wanted, wanted_losses, _) in zip(results, in_memory):
+        assert losses == pytest.approx(wanted_losses, rel=1e-2)
+        if format.startswith("int"):  # a cast on the device is of each rank's gradient, one below of the machine's sum
+            assert all(torch.equal(a, b) for a, b in zip(weights, wanted))
 
 
 # ---- several devices of a process

@@ -62,6 +62,29 @@ TEST(Declaration, what_travels_alike_is_told_apart_by_its_logical_type) {
   EXPECT_EQ(described(of(200)), "(dtype 200 as uint8, shape 6, 6 bytes, broadcast from worker 0)");
 }
 
+TEST(Declaration, a_difference_that_compression_may_have_made_names_its_variables) {
+  wire::Declare plain{{DType::kFloat32, Operation::kAverage, 24}, "w"};
+  wire::Declare coded = plain;
+  coded.format = Format::kInt8;
+  wire::Declare cast = plain;
+  cast.dtype = DType::kFloat16;
+  cast.total_bytes = 12;
+  wire::Declare whole = plain;
+  whole.dtype = DType::kInt32;
+  const auto told = [&](const wire::Declare& other) {
+    return difference_text(WorkerRank(0), plain, WorkerRank(1), other);
+  };
+  const std::string variables = "set BYTEPS_COMPRESSION and BYTEPS_MIN_COMPRESS_BYTES alike";
+  EXPECT_EQ(
+      told(coded),
+      "tensor \"w\" differs between ranks: worker 0 (float32, shape 6, 24 bytes, average), but "
+      "worker 1 (float32, shape 6, 24 bytes, average, coded as int8). Ask for the same "
+      "compression on all ranks, and " +
+          variables);
+  EXPECT_TRUE(told(cast).ends_with("ask for the same on all ranks, and " + variables));
+  EXPECT_EQ(told(whole).find("COMPRESS"), std::string::npos);
+}
+
 TEST(Declaration, scale_members_and_who_gets_it_belong_to_the_tensor) {
   const wire::Declare plain{{DType::kFloat32, Operation::kSum, 24, WorkerRank(2)}, "w"};
   wire::Declare scaled = plain;

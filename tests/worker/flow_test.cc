@@ -316,5 +316,60 @@ TEST(Flow, where_servers_sum_nobody_is_patient) {
   EXPECT_EQ(flow.patience(), 0);
 }
 
+// ---- coding that takes longer than the line would
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+template <int kMilliseconds>
+TimeNs slow_clock() {
+  static TimeNs now = 0;
+  return now += kMilliseconds * kMillisecond;
+}
+
+// Weights are broadcast over a line that carries a MiB in a millisecond, and then gradients coded.
+PipelineOutputs said_of(Stopwatch stopwatch, std::uint32_t rank = 0) {
+  PipelineConfig config{
+      .self = WorkerRank(rank), .epoch = Epoch(3), .placement = Placement(kMiB, kMiB, {1})};
+  config.measured.stopwatch = stopwatch;
+  Work work(config);
+  Flow flow(work);
+  const auto exchange = [&](const Tensor& tensor) {
+    flow.on_sent();
+    work.now += kMillisecond;
+    flow.on_answer(tensor, tensor.codes ? kMiB / 4 : kMiB);
+  };
+  Tensor weights;
+  weights.spec = {.operation = Operation::kBroadcast, .total_bytes = kMiB};
+  for (int i = 0; i < 64; ++i) exchange(weights);
+  Tensor gradient;
+  gradient.spec = {.total_bytes = kMiB, .format = Format::kInt8};
+  gradient.parts.resize(1);
+  gradient.frames_per_part = 1;
+  work.coder.begin(gradient);
+  const std::vector<std::byte> elements(kMiB);
+  for (int i = 0; i < 2100; ++i) {
+    work.coder.payload(gradient, 0, elements, {});
+    exchange(gradient);
+    Coder::end(gradient);
+  }
+  return work.outputs;
+}
+
+TEST(FlowOfCodes, the_user_hears_once_that_coding_is_slower_than_the_line) {
+  const PipelineOutputs said = said_of(slow_clock<3>);  // 2 ms for a MiB both ways
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_EQ(std::get<PipelineOutput::Notice>(*said.begin()).text,
+            "compression makes exchanges slower here: coding 1024 MiB of gradients took 3 s, and "
+            "they would have travelled in 2 s as they are, at the 4194 Mbit/s of what was not "
+            "coded. Use Compression.none and unset BYTEPS_COMPRESSION, or choose one that is coded "
+            "faster: bps doctor says how fast each is");
+  EXPECT_TRUE(said_of(slow_clock<3>, 1).empty()) << "worker 0 says it";
+}
+
+TEST(FlowOfCodes, coding_that_the_line_waits_for_no_longer_than_for_elements_is_no_news) {
+  EXPECT_TRUE(said_of(slow_clock<1>).empty());
+  EXPECT_TRUE(said_of(nullptr).empty());
+}
+
 }  // namespace
 }  // namespace byteps

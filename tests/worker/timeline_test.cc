@@ -1,6 +1,8 @@
 // Here each look at the clock takes a microsecond, so the times say in which order it was looked at.
 #include "worker/timeline.h"
 
+#include <memory>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -147,6 +149,33 @@ TEST_F(WorkerTimelineTest, a_round_forgets_the_times_of_the_one_before) {
   send(0, true);
   answer(0, true);
   EXPECT_THAT(lane_.records()[1].at_ns, testing::ElementsAre(2000, 3000, 3000, 4000, 4000));
+}
+
+TEST_F(WorkerTimelineTest, a_coded_part_says_when_its_frames_were_coded_and_for_how_long) {
+  tensor_.codes = std::make_unique<Codes>(
+      Codes{.kernels = coding_kernels_for(Format::kInt8, best_kernels()), .frames = {}});
+  start();
+  recorder_.on_encoded(0, tensor_, 1, 300);
+  recorder_.on_encoded(0, tensor_, 1, 0);  // sent again: coded before
+  recorder_.on_encoded(0, tensor_, 1, 200);
+  send(1, true);
+  recorder_.on_decoded(0, tensor_, 1, 100);
+  answer(1, true);
+  ASSERT_EQ(lane_.records().size(), 2U);
+  const TimelineRecord& record = lane_.records()[1];
+  EXPECT_EQ(record.kind, TimelineRecord::Kind::kCoding);
+  EXPECT_EQ(record.part, 1U);
+  EXPECT_EQ(record.busy_ns, 500);
+  EXPECT_THAT(record.at_ns, testing::ElementsAre(700, 2000, 3900, 4000, 100));
+}
+
+TEST_F(WorkerTimelineTest, a_part_that_is_not_coded_says_nothing_of_coding) {
+  start();
+  recorder_.on_decoded(0, tensor_, 0, 0);
+  send(0, true);
+  answer(0, true);
+  EXPECT_EQ(lane_.records().size(), 1U);
+  EXPECT_EQ(now_, 2000) << "no further look at the clock";
 }
 
 }  // namespace

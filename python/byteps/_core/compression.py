@@ -189,9 +189,14 @@ class Coded:
         warning."""
         self._feeding_back().load(saved)
 
+    def residual_norm(self) -> float:
+        """Between two steps: the Euclidean norm of all that this rank carries to the next step, as in
+        docs/compression.md. 0 where nothing was coded yet."""
+        return self._feeding_back().norm()
+
     def _feeding_back(self) -> Residuals:
         if self.residuals is None:
-            raise ValueError(f"{self!r} has no state: Compression.{self.title}(error_feedback=True) has")
+            raise ValueError(f"{self!r} has no residuals: Compression.{self.title}(error_feedback=True) has")
         return self.residuals
 
     def __eq__(self, other: Any) -> bool:

@@ -4,6 +4,7 @@ tensors (src/bridge/residuals.h); and to whom it belongs, which checkpoints are 
 from __future__ import annotations
 
 import ctypes
+import math
 import warnings
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -35,9 +36,18 @@ class Residuals:
     def state(self) -> Dict[str, Any]:
         """To be saved, between two steps: where this rank is, and a copy of each residual that there is, by the name of
         its tensor."""
-        kept = {name: _view(library, name) for name, library in self._kept.items()}
-        copies = {name: each.copy() for name, each in kept.items() if each is not None}
+        copies = {name: each.copy() for name, each in self._views().items()}
         return {"place": place(), "residuals": {**(self._loaded or {}), **copies}}
+
+    def norm(self) -> float:
+        """Between two steps: of all elements that state() would have."""
+        arrays = {**(self._loaded or {}), **self._views()}.values()
+        return math.sqrt(sum(_square_sum(each.reshape(-1)) for each in arrays))
+
+    def _views(self) -> Dict[str, Any]:
+        """Those that there are."""
+        kept = {name: _view(library, name) for name, library in self._kept.items()}
+        return {name: each for name, each in kept.items() if each is not None}
 
     def load(self, saved: Optional[Dict[str, Any]]) -> None:
         """What state() gave, between two steps. That of another place: see is_of_this_place()."""
@@ -61,6 +71,13 @@ class Residuals:
             view = _view(library, name)
             assert view is not None
             view[:] = loaded.reshape(-1)
+
+
+def _square_sum(elements: Any) -> float:
+    """In double precision, without a copy of all."""
+    import numpy as np
+
+    return float(np.einsum("i,i", elements, elements, dtype=np.float64, casting="same_kind"))
 
 
 def address_of(library: Any, name: str, element_count: int) -> int:

@@ -57,6 +57,7 @@ def facts(environ: Mapping[str, str], key_path: str = "", nonce: str = "") -> Di
         "interfaces": interfaces(),
         "sysctls": {name: sysctl(name) for name in SYSCTLS},
         "settings": settings(own),
+        "codecs": codecs(own),
         "rdma": doctor_rdma.look(own),
         "key_file": key_file(key_path, nonce),
     }
@@ -143,6 +144,19 @@ def settings(environ: Mapping[str, str]) -> Dict[str, Any]:
         said = run.stderr.decode(errors="replace").strip() or f"exit code {run.returncode}"
         return {"missing": f"{executable} does not run: {said}"}
     return found
+
+
+def codecs(environ: Mapping[str, str]) -> Dict[str, Dict[str, float]]:
+    """What byteps_server --codecs says of each format of compression; {} where it does not run."""
+    try:
+        executable = plan.find_executable("server", environ)
+        run = subprocess.run(
+            [executable, "--codecs"], env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+        )
+    except (plan.CannotStart, OSError, subprocess.TimeoutExpired):
+        return {}
+    rows = [line.split() for line in run.stdout.decode(errors="replace").splitlines()]
+    return {name: {key: float(value) for key, value in zip(rest[::2], rest[1::2])} for name, *rest in rows}
 
 
 def key_file(path: str, nonce: str) -> Optional[Dict[str, Any]]:

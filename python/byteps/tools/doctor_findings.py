@@ -51,6 +51,7 @@ class JobSize:
 def of_host(host: str, facts: Mapping[str, Any], roles: Mapping[str, int], size: JobSize) -> List[Finding]:
     """roles: how many processes of each role this host runs."""
     found = settings(host, facts["settings"])
+    found += codecs(host, facts.get("codecs", {}))
     found += [own_address(host, facts, "server" in roles)]
     found += [shared_memory(host, facts["shared_memory"])]
     found += [open_files(host, facts["open_files"], roles, size)]
@@ -81,6 +82,24 @@ def settings(host: str, said: Mapping[str, Any]) -> List[Finding]:
     if "error" not in said and not said["warnings"]:
         found.append(Finding(host, "variables", OK, "well formed"))
     return found
+
+
+def codecs(host: str, rates: Mapping[str, Mapping[str, float]]) -> List[Finding]:
+    """rates: of each format in GB/s of float32, and what of a byte travels."""
+    told = []
+    for name, each in rates.items():
+        fed_back = f", with error feedback {each['encode_with_residual']:.1f}" if each["encode_with_residual"] else ""
+        told.append(
+            f"{name} codes {each['encode']:.1f}{fed_back}, adds {each['decode_add']:.1f}, pays up to "
+            f"{_pays_up_to(each):.0f} Gbit/s"
+        )
+    return [Finding(host, "codecs", OK, "GB/s of float32 a core: " + "; ".join(told))] if told else []
+
+
+def _pays_up_to(rates: Mapping[str, float]) -> float:
+    """The line, in Gbit/s, on which what coding saves takes as long as coding and decoding do."""
+    encode = rates["encode_with_residual"] or rates["encode"]
+    return 8 * (1 - rates["payload"]) / (1 / encode + 1 / rates["decode_add"])
 
 
 def _fix_of_setting(told: Mapping[str, str]) -> str:

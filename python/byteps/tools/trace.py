@@ -45,6 +45,26 @@ class Copies:
     last_in: float
 
 
+class Busy(NamedTuple):
+    """A stretch of time of which so much was used."""
+
+    begin: float
+    end: float
+    busy: float
+
+
+@dataclass
+class Coding:
+    """What coding a part of a tensor took, which travels coded: in `encode` what is pushed, in `decode` the answers.
+    None: there was nothing of it."""
+
+    tensor: str
+    part: int
+    round: int
+    encode: Optional[Busy]
+    decode: Optional[Busy]
+
+
 @dataclass
 class Part:
     """A part of a tensor in one round at one worker, or at the relay that takes it to a server; times in microseconds
@@ -147,6 +167,7 @@ class Process:
     spreads: List[Spread] = field(default_factory=list)
     backlogs: List[Backlog] = field(default_factory=list)
     marks: List[Mark] = field(default_factory=list)  # in order of time
+    codings: List[Coding] = field(default_factory=list)
     _events: List[Dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -272,6 +293,9 @@ def _take_events(process: Process) -> None:
                 Part(process.rank, tensor, part, number, args.get("server"), args.get("relay"), seen["QUEUED"][0],
                      first_sent, last_sent, first_answer, seen["PULL"][1], _copies(seen, shift))
             )  # fmt: skip
+        if "ENCODE" in seen or "DECODE" in seen:
+            encode, decode = (_busy(seen.get(stage)) for stage in ("ENCODE", "DECODE"))
+            process.codings.append(Coding(tensor, part, number, encode, decode))
         if "REDUCE" in seen:
             first_came, done, args = seen["REDUCE"]
             process.sums.append(
@@ -288,6 +312,10 @@ def _take_events(process: Process) -> None:
                 Sum(tensor, part, number, first_came, last_came, who["first_worker"], who["last_worker"],
                     who.get("late", 0.0), how["first_frame"] + shift, done, how["busy"], how["bytes"])
             )  # fmt: skip
+
+
+def _busy(stage: Optional[Tuple[float, float, Dict[str, Any]]]) -> Optional[Busy]:
+    return Busy(stage[0], stage[1], stage[2]["busy"]) if stage else None
 
 
 def _copies(seen: Dict[str, Tuple[float, float, Dict[str, Any]]], shift: float) -> Optional[Copies]:
@@ -379,6 +407,7 @@ def merge(processes: Sequence[Process]) -> Dict[str, Any]:
     starts = [part.copies.entered if part.copies else part.queued for each in processes for part in each.parts]
     starts += [op.submitted for each in processes for op in each.operations]
     starts += [one.first_came for each in processes for one in each.sums]
+    starts += [one.encode.begin for each in processes for one in each.codings if one.encode]
     ends = [end for each in processes for end in _ends(each)]
     zero, last = min(starts, default=0.0), max(ends, default=0.0)
     events: List[Dict[str, Any]] = []
@@ -391,6 +420,7 @@ def merge(processes: Sequence[Process]) -> Dict[str, Any]:
         else:
             _merge_sums(output, process, zero)
         _merge_copies(output, process, zero)
+        _merge_codings(output, process, zero)
         _merge_ways(output, process, zero)
         output.add(
             "spread",
@@ -458,6 +488,17 @@ def _merge_copies(output: _Output, process: Process, zero: float) -> None:
         ins.append([Slice(at.first_in - zero, at.last_in - zero, f"copy in {part.tensor}", args)])
     output.add("GPU: to the host", outs)
     output.add("GPU: back", ins)
+
+
+def _merge_codings(output: _Output, process: Process, zero: float) -> None:
+    for stage in ("encode", "decode"):
+        groups = []
+        for each in process.codings:
+            took: Optional[Busy] = getattr(each, stage)
+            if took is not None:
+                args = {"tensor": each.tensor, "part": each.part, "round": each.round, "busy_us": took.busy}
+                groups.append([Slice(took.begin - zero, took.end - zero, f"{stage} {each.tensor}", args)])
+        output.add(stage, groups)
 
 
 def _name_order(name: str) -> Tuple[str, int]:
@@ -552,11 +593,22 @@ class TensorTotal:
 
 
 @dataclass
+class CodingTotal:
+    """What coding has taken of a process's time, within its stages."""
+
+    process: str  # "worker 1", "relay 0"
+    encode_us: float
+    decode_us: float
+    share: float  # of the time from its first part to its last answer
+
+
+@dataclass
 class Summary:
     stages: List[StageTotal]
     sentence: str
     tensors: List[TensorTotal]  # the slowest first
     titles: Dict[str, str]  # of all stages, in the order in which a part passes them
+    codings: List[CodingTotal] = field(default_factory=list)  # the most first; empty: nothing travelled coded
 
     @property
     def slowest(self) -> StageTotal:
@@ -749,7 +801,21 @@ def summarize(processes: Sequence[Process]) -> Summary:
         stages.append(StageTotal(stage, _total(mine), _total(mine) / whole, tensor, peer, len(mine)))
     stages.sort(key=lambda each: -each.total_us)
     slowest = [piece for piece in pieces if piece.stage == stages[0].stage]
-    return Summary(stages, _sentence(stages[0], slowest, records), _tensors(pieces, records), records.titles)
+    sentence, tensors = _sentence(stages[0], slowest, records), _tensors(pieces, records)
+    return Summary(stages, sentence, tensors, records.titles, _codings(processes))
+
+
+def _codings(processes: Sequence[Process]) -> List[CodingTotal]:
+    totals = []
+    for process in processes:
+        if not process.codings or not process.parts:
+            continue
+        whole = max(part.last_answer for part in process.parts) - min(part.queued for part in process.parts)
+        encode_us = sum(each.encode.busy for each in process.codings if each.encode)
+        decode_us = sum(each.decode.busy for each in process.codings if each.decode)
+        share = (encode_us + decode_us) / max(whole, 1e-9)
+        totals.append(CodingTotal(process.title, encode_us, decode_us, share))
+    return sorted(totals, key=lambda each: -each.share)
 
 
 def _tensors(pieces: List[Piece], records: _Records) -> List[TensorTotal]:
@@ -893,7 +959,7 @@ def text_of(summary: Summary, processes: Sequence[Process]) -> str:
             f"{summary.titles[each.stage]:34} {_ms(each.total_us):>11} {each.share:>6.0%}  {each.peer or '-':14} "
             f"{each.tensor or '-'}"
         )
-    lines += ["", *_tensor_lines(summary), "", summary.sentence, *_mark_lines(processes)]
+    lines += ["", *_tensor_lines(summary), "", summary.sentence, *_coding_lines(summary), *_mark_lines(processes)]
     if records.has_servers and not counts["server"]:
         lines.append("(No server's timeline is here: copy theirs too, to tell late workers from slow servers better.)")
     if records.is_relayed and not counts["relay"]:
@@ -903,6 +969,16 @@ def text_of(summary: Summary, processes: Sequence[Process]) -> str:
     if dropped:
         lines.append(f"({dropped} records are missing, because a timeline was full: trace fewer steps.)")
     return "\n".join(lines)
+
+
+def _coding_lines(summary: Summary) -> List[str]:
+    if not summary.codings:
+        return []
+    most = summary.codings[0]
+    return [
+        f"Coding, most of it at {most.process}: {_ms(most.encode_us)} for what it pushed and {_ms(most.decode_us)} for "
+        f"answers, {most.share:.0%} of its time; it is within the stages above."
+    ]
 
 
 def _mark_lines(processes: Sequence[Process]) -> List[str]:
@@ -961,7 +1037,9 @@ def main(arguments: Optional[Sequence[str]] = None, out: TextIO = sys.stdout) ->
     if chosen.json:
         stages = [vars(each) for each in summary.stages]
         tensors = [vars(each) for each in summary.tensors]
-        print(json.dumps({"stages": stages, "tensors": tensors, "sentence": summary.sentence}), file=out)
+        codings = [vars(each) for each in summary.codings]
+        told = {"stages": stages, "tensors": tensors, "codings": codings, "sentence": summary.sentence}
+        print(json.dumps(told), file=out)
     else:
         print(text_of(summary, processes), file=out)
     return 0

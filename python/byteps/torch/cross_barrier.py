@@ -154,6 +154,10 @@ class _CrossBarrier(_DistributedOptimizer):
         self._take_pending()
         return super().state_dict()
 
+    def residual_norm(self) -> float:
+        self._take_pending()
+        return super().residual_norm()
+
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         self._take_pending()
         super().load_state_dict(state_dict)

@@ -55,6 +55,10 @@ class DDPHookState:
         return self._name
 
 
+    def residual_norm(self) -> float:
+        """As that of DistributedOptimizer, when backward() has returned."""
+        return self._residuals.norm()
+
     def _residual_of(self, name: str, bucket: Any, memory: torch.Tensor) -> Optional[torch.Tensor]:
         """Of a coded bucket; None: none is kept. DDP may arrange its buckets anew: then it begins with zeros."""
         if not (isinstance(self.compression, Coded) and self.compression.error_feedback):

@@ -235,6 +235,11 @@ class _DistributedOptimizer(Wrapped):
         if self._feeds_back():
             self._gradients.residuals.load(state_dict.get(residuals.KEY))
 
+    def residual_norm(self) -> float:
+        """Between two steps, with error feedback: the Euclidean norm of all that this rank carries to the next step, as
+        in docs/compression.md; 0 without."""
+        return self._gradients.residuals.norm()
+
     def _feeds_back(self) -> bool:
         return self._gradients.has_error_feedback and self._gradients.travel
 

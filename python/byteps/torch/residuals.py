@@ -3,6 +3,7 @@ an optimizer or a model, and goes into the optimizer's state_dict() under a key 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, List, Optional
 
 import torch
@@ -28,6 +29,11 @@ class Residuals:
     def state(self) -> Dict[str, Any]:
         """To be saved. The tensors are those that go on; torch.save() copies them."""
         return {"place": place(), "residuals": dict(self.tensors)}
+
+    def norm(self) -> float:
+        """Of all elements."""
+        norms = [torch.linalg.vector_norm(each, dtype=torch.float64).item() for each in self.tensors.values()]
+        return math.hypot(*norms)
 
     def load(self, saved: Optional[Dict[str, Any]]) -> None:
         """What state() gave. That of another place: see is_of_this_place()."""

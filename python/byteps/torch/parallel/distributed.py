@@ -98,6 +98,10 @@ class DistributedDataParallel(torch.nn.Module):
     def synchronize(self) -> None:
         """For compatibility: when backward() has returned, gradients are averaged."""
 
+    def residual_norm(self) -> float:
+        """As that of DistributedOptimizer."""
+        return self._gradients.residuals.norm()
+
     # ---- gradients
 
     def _hook_what_needs_it(self) -> None:
