@@ -2,6 +2,7 @@
 and a small run on loopback leaves what the report needs."""
 
 import dataclasses
+import html
 import json
 import math
 import os
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
 sys.path.insert(0, str(ROOT / "bench"))
 
+import draw_compression
 import kernels
 import limits
 import models
@@ -371,3 +373,28 @@ def test_loops_are_held_to_their_share():
         cores = float(row[3].split()[0]) * 1e6 / (1 << 30) * float(row[4])
         assert cores < 1.5 * int(row[1]) * float(row[2])
     assert not list(Path("/sys/fs/cgroup/cpu").glob("byteps-wide-*"))
+
+
+@pytest.mark.parametrize("name", draw_compression.DRAWN)
+def test_pictures_of_compression_show_the_present_figures(name):
+    figures_of, _ = draw_compression.DRAWN[name]
+    svg = (draw_compression.PICTURES / f"{name}.svg").read_text(encoding="utf-8")
+    told = html.unescape(svg.partition("<dc:description>")[2].partition("</dc:description>")[0])
+    assert json.loads(told) == figures_of(), "draw them anew: bench/draw_compression.py"
+
+
+def test_the_table_of_compression_has_the_figures_of_the_laboratory():
+    page = (ROOT / "docs/compression.md").read_text(encoding="utf-8")
+    named = {"`powersgd(rank=4)`": "powersgd(rank=4)", "`int4`, error feedback": "int4, error feedback"}
+    named |= {f"`{name}`": name for name in ("none", "fp16", "int8")}
+    named["DDP, its PowerSGD hook of rank 4"] = "DDP, its PowerSGD hook"
+    found = {}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for at in (0, 3):
+            if len(cells) == 6 and cells[at + 1].isdigit():
+                found[named.get(cells[at], cells[at])] = {"1000": int(cells[at + 1]), "100": int(cells[at + 2])}
+    computing = {"1000": int(page.partition("computing alone takes ")[2].partition(")")[0])}
+    figures = draw_compression.steps()
+    assert figures.pop("computing alone")["1000"] == computing["1000"]
+    assert found == figures
