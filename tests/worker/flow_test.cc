@@ -348,7 +348,7 @@ PipelineOutputs said_of(Stopwatch stopwatch, std::uint32_t rank = 0) {
   work.coder.begin(gradient);
   const std::vector<std::byte> elements(kMiB);
   for (int i = 0; i < 2100; ++i) {
-    work.coder.payload(gradient, 0, elements, {});
+    work.coder.payload(gradient, {}, WorkerRank(0), elements, {});
     exchange(gradient);
     Coder::end(gradient);
   }
