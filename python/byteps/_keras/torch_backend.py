@@ -87,7 +87,8 @@ class _Gradients:
         self._pushed: Dict[int, _Pushed] = {}
         self._hooked: Dict[int, torch.Tensor] = {}  # the parameter that has our hook
         self._is_expecting = False
-        self._may_be_early = True
+        # What is pushed once more counts once more in momentum, so with that nothing is pushed early.
+        self._may_be_early = momentum_of(exchange.compression) is None
 
     def expect(self) -> None:
         """From now on what backward makes for the variables of the last combine() is pushed."""

@@ -53,7 +53,7 @@ def distributed(
         averaged = push_pull_tree(
             updates,
             None,
-            _lasting_name(scoped(name, members_of(process_set)), updates),
+            _lasting_name(scoped(name, members_of(process_set)), updates, compression),
             0,
             compression,
             op,
@@ -82,9 +82,9 @@ def _check_recipe(compression: Any, state: Any) -> None:
     check_recipe(compression, "the optimizer", math.nan if has_momentum else 0.0, keeps_nothing)
 
 
-def _lasting_name(name: str, tree: Any) -> str:
-    """`name`, and a number when there is another model, whose tree differs. Two equal models in one program are kept
-    apart by the order of their use."""
+def _lasting_name(name: str, tree: Any, compression: Any) -> str:
+    """`name`, and a number when there is another model, whose tree or compression differs. Two equal models in one
+    program are kept apart by the order of their use."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    meaning = (structure, tuple((str(leaf.dtype), leaf.shape) for leaf in leaves))
+    meaning = (structure, tuple((str(leaf.dtype), leaf.shape) for leaf in leaves), compression)
     return session.current().lasting_name(name, meaning)
