@@ -280,3 +280,40 @@ def test_gradients_that_would_lose_their_momentum_are_refused(alone):
     compression = alone.Compression.topk(0.1, momentum=0.9)
     with pytest.raises(ValueError, match="x: the gradient is of torch.float64, and .*use gradients in float32, or mom"):
         alone.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1), [("x", parameter)], compression)
+
+
+def optimizers_of_keras_2():
+    import tf_keras
+
+    import byteps.tensorflow.keras as layer
+
+    feedback = layer.Compression.topk(0.1, error_feedback=True)
+    for module in (tf_keras.optimizers, tf_keras.optimizers.legacy):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            layer.DistributedOptimizer(module.SGD(0.1), compression=feedback)
+        with pytest.raises(ValueError, match="SGD has momentum=0.5"):
+            layer.DistributedOptimizer(module.SGD(0.1, momentum=0.5), compression=feedback)
+        with pytest.warns(UserWarning, match="Adam keeps something"):
+            layer.DistributedOptimizer(module.Adam(0.1), compression=feedback)
+
+
+def test_optimizers_of_keras_2_are_looked_at_too(tf_job2):
+    pytest.importorskip("tf_keras")
+    tf_job2.run(optimizers_of_keras_2)
+
+
+def within_loss_scaling():
+    import keras
+
+    import byteps.keras as layer
+
+    inner = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner)
+    with pytest.raises(ValueError, match="SGD has momentum=0.9"):
+        layer.DistributedOptimizer(optimizer, compression_params={"compressor": "onebit", "ef": "vanilla"})
+
+
+def test_what_is_within_a_loss_scaling_optimizer_is_looked_at(tf_job2):
+    pytest.importorskip("keras")
+    tf_job2.run(within_loss_scaling)

@@ -14,7 +14,7 @@ from typing import Any
 from byteps._core import abi
 from byteps._core.compression import Coded
 
-__all__ = ["check_recipe"]
+__all__ = ["check_recipe", "number_of"]
 
 VARIABLE = "BYTEPS_ALLOW_MOMENTUM_WITH_ERROR_FEEDBACK"
 _DELAYING = (abi.FORMAT_ONEBIT, abi.FORMAT_TOPK, abi.FORMAT_RANDOMK)
@@ -48,6 +48,14 @@ def check_recipe(compression: Any, optimizer: str, momentum: float, is_sgd: bool
             "optimizer (docs/compression.md)",
             stacklevel=4,
         )
+
+
+def number_of(momentum: Any) -> float:
+    """Of an optimizer's attribute: NaN where it is something that says later what it is."""
+    try:
+        return float(momentum or 0)
+    except (TypeError, ValueError):  # a function, a tensor of a graph
+        return math.nan
 
 
 def _is_allowed() -> bool:

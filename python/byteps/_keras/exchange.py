@@ -7,7 +7,6 @@ not agree about. Hence the name: Gradient.<optimizer>.<index of the variable>.<l
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
 
@@ -15,7 +14,7 @@ from byteps._core import session
 from byteps._core.compression import checked_compression
 from byteps._core.names import plain_path
 from byteps._core.process_sets import is_member
-from byteps._core.recipes import check_recipe
+from byteps._core.recipes import check_recipe, number_of
 from byteps._core.reduction import Average, ReduceOp, Sum, resolve
 
 
@@ -114,10 +113,9 @@ class GradientExchange:
 def check_optimizer(optimizer: Any, compression: Any) -> None:
     """ValueError, or a warning: an optimizer of Keras that does not go with the compressor."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
-    momentum = getattr(inner, "momentum", 0.0)
-    is_number = isinstance(momentum, (int, float))
+    momentum = number_of(getattr(inner, "momentum", 0.0))
     is_sgd = any(kind.__name__ == "SGD" for kind in type(inner).__mro__)
-    check_recipe(compression, type(inner).__name__, momentum if is_number else math.nan, is_sgd)
+    check_recipe(compression, type(inner).__name__, momentum, is_sgd)
 
 
 def checked_operation(op: Any) -> ReduceOp:

@@ -14,7 +14,7 @@ from byteps._core.choices import gradient_compression
 from byteps._core.compression import Coded, check_element, feeds_back, momentum_of, packed, with_memory
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
-from byteps._core.recipes import check_recipe
+from byteps._core.recipes import check_recipe, number_of
 from byteps.mxnet import engine
 from byteps.mxnet.compression import Compression, Compressor, float32_count
 
@@ -180,7 +180,7 @@ class Gradients:
 def check_optimizer(optimizer: mx.optimizer.Optimizer, compression: Any) -> None:
     """ValueError, or a warning: it does not go with the compressor."""
     is_sgd = isinstance(optimizer, (mx.optimizer.SGD, mx.optimizer.NAG))
-    check_recipe(compression, type(optimizer).__name__, getattr(optimizer, "momentum", 0.0) or 0.0, is_sgd)
+    check_recipe(compression, type(optimizer).__name__, number_of(getattr(optimizer, "momentum", 0.0)), is_sgd)
 
 
 def _exchange(optimizer: Any, index: Index, grad: Union[NDArray, Sequence[NDArray]]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, List, Optional, Tuple, Type
 
 import tensorflow as tf
 
 from byteps._core.choices import gradient_compression
 from byteps._core.process_sets import ProcessSet
-from byteps._core.recipes import check_recipe
+from byteps._core.recipes import check_recipe, number_of
 from byteps._core.reduction import Average
 from byteps.tensorflow.aggregation import Aggregator
 from byteps.tensorflow.compression import Compression, Compressor
@@ -86,10 +85,9 @@ def DistributedOptimizer(  # the name users know
 
 
 def _check_recipe(compression: Any, optimizer: Any) -> None:
-    momentum = getattr(optimizer, "_momentum", 0.0)  # a number, a tensor, or what gives one
-    is_number = isinstance(momentum, (int, float))
+    momentum = number_of(getattr(optimizer, "_momentum", 0.0))
     is_sgd = isinstance(optimizer, (tf.compat.v1.train.GradientDescentOptimizer, tf.compat.v1.train.MomentumOptimizer))
-    check_recipe(compression, type(optimizer).__name__, momentum if is_number else math.nan, is_sgd)
+    check_recipe(compression, type(optimizer).__name__, momentum, is_sgd)
 
 
 def _keras_delegate(optimizer: Any) -> Any:

@@ -17,7 +17,7 @@ from byteps._core import abi, reduction
 from byteps._core.compression import feeds_back
 from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet, global_process_set
-from byteps._core.recipes import check_recipe
+from byteps._core.recipes import check_recipe, number_of
 from byteps._core.reduction import Average, ReduceOp
 from byteps.torch import residuals
 from byteps.torch.compression import Compression, Compressor
@@ -286,7 +286,7 @@ class _DistributedOptimizer(Wrapped):
     # ---- small things
 
     def _check_recipe(self) -> None:
-        momentum = max(float(group.get("momentum") or 0) for group in self.param_groups)
+        momentum = max(number_of(group.get("momentum")) for group in self.param_groups)
         kind = type(self._original)
         check_recipe(self._gradients.compression, kind.__name__, momentum, issubclass(kind, torch.optim.SGD))
 
