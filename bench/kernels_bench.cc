@@ -145,21 +145,21 @@ void run_coding(benchmark::State& state, const CodingKernels& kernels, Coding st
   const auto element_count = static_cast<std::size_t>(state.range(0));
   Buffer elements = drawn(element_count, 1e-3F);
   Buffer residual = drawn(element_count, 1e-5F);
-  Buffer payload = filled(payload_bytes(kernels.format(), element_count));
-  kernels.encode(payload.span(), elements.span(), {});
+  Buffer payload = filled(kernels.payload_bytes(elements.span().size()));
+  kernels.encode(payload.span(), elements.span(), {}, {});
   for (auto _ : state) {
     switch (step) {
       case Coding::kEncode:
-        kernels.encode(payload.span(), elements.span(), {});
+        kernels.encode(payload.span(), elements.span(), {}, {});
         break;
       case Coding::kEncodeWithResidual:
-        kernels.encode(payload.span(), elements.span(), residual.span());
+        kernels.encode(payload.span(), elements.span(), {.residual = residual.span()}, {});
         break;
       case Coding::kLoad:
-        kernels.load(elements.span(), payload.span());
+        kernels.load(elements.span(), payload.span(), {});
         break;
       case Coding::kAdd:
-        kernels.add(elements.span(), payload.span());
+        kernels.add(elements.span(), payload.span(), {});
         break;
     }
     benchmark::ClobberMemory();
@@ -169,7 +169,7 @@ void run_coding(benchmark::State& state, const CodingKernels& kernels, Coding st
 
 void register_coding(const KernelSet& set, Format format, const char* step_name, Coding step) {
   const std::string row = std::string("coded/") + name(format) + "/" + step_name + "/" + set.target;
-  const CodingKernels kernels = coding_kernels_for(format, set);
+  const CodingKernels kernels = coding_kernels_for(format, {}, set);
   auto* bench = benchmark::RegisterBenchmark(
       row.c_str(), [=](benchmark::State& state) { run_coding(state, kernels, step); });
   for (const std::int64_t element_count : kCodedElements) bench->Arg(element_count);
@@ -187,21 +187,24 @@ Buffer drawn_with_a_peak(std::size_t element_count) {
   return buffer;
 }
 
-void run_part(benchmark::State& state, const PartCodec& codec, Coding step) {
+void run_part(benchmark::State& state, const PartCoding& coding, Coding step) {
   const auto element_count = static_cast<std::size_t>(state.range(0));
   Buffer elements = drawn_with_a_peak(element_count);
-  std::vector<std::byte> payload(payload_bytes_max(codec, element_count));
-  PartState part = first_state(codec, {}, element_count);
+  Buffer residual = filled(coding.codec.error_feedback ? element_count * sizeof(float) : 0);
+  std::vector<std::byte> payload(payload_bytes(coding.format, coding.codec, element_count));
+  const Carry carry = {.residual = residual.span()};
+  PartPlace place = {.key = Key(1), .part = PartIndex(0), .round = Round(1), .rank = 0};
+  encode(coding, payload, elements.span(), {}, place);
   const char* flaw = nullptr;
-  std::size_t bytes = encode(codec, part, payload, elements.span(), Round(0));
   for (auto _ : state) {
-    const std::span<const std::byte> coded = std::span(payload).first(bytes);
     if (step == Coding::kLoad) {
-      flaw = decode(codec, elements.span(), coded, part.drawn);
+      flaw = flaw_of_payload(coding, payload, element_count);
+      decode(coding, elements.span(), payload, place);
     } else if (step == Coding::kAdd) {
-      flaw = decode_add(codec, elements.span(), coded, part.drawn);
+      flaw = flaw_of_payload(coding, payload, element_count);
+      decode_add(coding, elements.span(), payload, place);
     } else {
-      bytes = encode(codec, part, payload, elements.span(), Round(1));
+      encode(coding, payload, elements.span(), carry, place);
     }
     benchmark::ClobberMemory();
   }
@@ -209,31 +212,31 @@ void run_part(benchmark::State& state, const PartCodec& codec, Coding step) {
   count_bytes(state, element_count * sizeof(float));
 }
 
-void register_part(const std::string& codec_name, PartCodec codec) {
+void register_part(const std::string& codec_name, PartCoding coding) {
   const auto register_step = [&](const char* step_name, Coding step) {
     const std::string row = "part/" + codec_name + "/" + step_name;
     benchmark::RegisterBenchmark(row.c_str(), [=](benchmark::State& state) {
-      run_part(state, codec, step);
-    })->Arg(1 << 20);  // a part of 4 MiB
+      run_part(state, coding, step);
+    })->Arg(kPartElementsMax);  // the largest part
   };
   register_step("encode", Coding::kEncode);
   register_step("load", Coding::kLoad);
   register_step("add", Coding::kAdd);
-  codec.error_feedback = true;
+  coding.codec.error_feedback = true;
   register_step("encode_with_residual", Coding::kEncodeWithResidual);
 }
 
 void register_parts() {
-  register_part("onebit", {.kind = PartKind::kOnebit, .scaling = true});
-  register_part("topk_1%", {.kind = PartKind::kTopk, .k = 0.01});
-  register_part("topk_10%", {.kind = PartKind::kTopk, .k = 0.1});
-  register_part("randomk_1%", {.kind = PartKind::kRandomk, .k = 0.01});
-  register_part("randomk_1%_seeded", {.kind = PartKind::kRandomk, .k = 0.01, .seed = 7});
-  register_part("dithering_4", {.kind = PartKind::kDithering, .k = 4});
-  register_part("dithering_4_seeded", {.kind = PartKind::kDithering, .k = 4, .seed = 7});
-  register_part("dithering_4_l2", {.kind = PartKind::kDithering, .k = 4, .l2 = true});
-  register_part("dithering_4_natural", {.kind = PartKind::kDithering, .k = 4, .natural = true});
-  register_part("dithering_64", {.kind = PartKind::kDithering, .k = 64});
+  register_part("onebit", {Format::kOnebit, {.scaling = true}});
+  register_part("topk_1%", {Format::kTopk, {.k = 0.01}});
+  register_part("topk_10%", {Format::kTopk, {.k = 0.1}});
+  register_part("randomk_1%", {Format::kRandomk, {.k = 0.01}});
+  register_part("randomk_1%_seeded", {Format::kRandomk, {.k = 0.01, .seed = 7}});
+  register_part("dithering_4", {Format::kDithering, {.k = 4}});
+  register_part("dithering_4_seeded", {Format::kDithering, {.k = 4, .seed = 7}});
+  register_part("dithering_4_l2", {Format::kDithering, {.k = 4, .l2 = true}});
+  register_part("dithering_4_natural", {Format::kDithering, {.k = 4, .natural = true}});
+  register_part("dithering_64", {Format::kDithering, {.k = 64}});
 }
 
 void register_all() {

@@ -272,6 +272,23 @@ Status check_memory(uint32_t memory) {
               "; this version knows BYTEPS_HOST_MEMORY and BYTEPS_CUDA_MEMORY"};
 }
 
+// What a Codec (base/codec.h) has no place for.
+Status check_codec(const byteps_tensor& tensor) {
+  constexpr uint32_t kFlags = BYTEPS_CODEC_SEEDED | BYTEPS_CODEC_SCALING | BYTEPS_CODEC_NATURAL |
+                              BYTEPS_CODEC_L2 | BYTEPS_CODEC_ERROR_FEEDBACK;
+  if (tensor.momentum == nullptr && tensor.momentum_mu != 0) {
+    return {Code::kInvalidArgument, "byteps_tensor.momentum_mu is set, and momentum is NULL"};
+  }
+  if (tensor.codec == nullptr) return Status::ok();
+  if (tensor.codec->reserved != 0) {
+    return {Code::kInvalidArgument,
+            "byteps_codec.reserved is " + std::to_string(tensor.codec->reserved) + ": set it to 0"};
+  }
+  if ((tensor.codec->flags & ~kFlags) == 0) return Status::ok();
+  return {Code::kInvalidArgument,
+          "byteps_codec.flags has unknown bits: " + std::to_string(tensor.codec->flags)};
+}
+
 // The tensor as this version has it: what the caller's struct lacks is zero.
 Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byteps_tensor& tensor) {
   if (given == nullptr || handle == nullptr) {
@@ -299,7 +316,22 @@ Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byte
     return {Code::kInvalidArgument,
             "byteps_tensor.flags has unknown bits: " + std::to_string(tensor.flags)};
   }
-  return check_memory(tensor.memory);
+  const Status codec = check_codec(tensor);
+  return codec.is_ok() ? check_memory(tensor.memory) : codec;
+}
+
+byteps::Codec codec_of(const byteps_tensor& tensor) {
+  byteps::Codec codec;
+  if (tensor.momentum != nullptr) codec.momentum = tensor.momentum_mu;
+  if (tensor.codec == nullptr) return codec;
+  const auto has = [&](uint32_t flag) { return (tensor.codec->flags & flag) != 0; };
+  codec.k = tensor.codec->k;
+  if (has(BYTEPS_CODEC_SEEDED)) codec.seed = tensor.codec->seed;
+  codec.scaling = has(BYTEPS_CODEC_SCALING);
+  codec.natural = has(BYTEPS_CODEC_NATURAL);
+  codec.l2 = has(BYTEPS_CODEC_L2);
+  codec.error_feedback = has(BYTEPS_CODEC_ERROR_FEEDBACK);
+  return codec;
 }
 
 byteps::Submission submission_of(const byteps_tensor& tensor) {
@@ -322,6 +354,9 @@ byteps::Submission submission_of(const byteps_tensor& tensor) {
   submission.format = tensor.format;
   submission.coded_where_fit = (tensor.flags & BYTEPS_CODED_WHERE_FIT) != 0;
   submission.residual = tensor.residual;
+  submission.residual_ratio = tensor.residual_ratio;
+  submission.momentum = tensor.momentum;
+  submission.codec = codec_of(tensor);
   if (tensor.memory == BYTEPS_CUDA_MEMORY) {
     submission.device = {.ordinal = tensor.device,
                          .stream = static_cast<byteps::device::abi::Stream>(tensor.stream)};

@@ -179,10 +179,11 @@ std::vector<Variable> rank_variables() {
 std::vector<Variable> flow_variables() {
   return {
       {"BYTEPS_PARTITION_BYTES", "worker", "4096000",
-       "bytes, 64 to 1 GiB; rounded up to a multiple of 64",
+       "bytes, 64 to 2147483647; rounded up to a multiple of 64",
        "A tensor is cut into parts of this size: the unit of placement and priority. Rank 0's "
-       "value is used by all.",
-       64, kGiB,
+       "value is used by all. Where onebit, topk, randomk or dithering code a part together, it "
+       "has 4 MiB at most; other tensors travel in frames, however large their parts are.",
+       64, 2 * kGiB - 1,
        [](Draft& d, std::uint64_t v) { d.config.flow.partition_bytes = (v + 63) / 64 * 64; }},
       {"BYTEPS_FRAME_BYTES", "worker", "0", "bytes, 0 to 4 MiB; rounded up to a multiple of 64",
        "A part travels, is summed and answered in frames of this size. Rank 0's value is used by "

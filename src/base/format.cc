@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace byteps {
 
 const char* name(Format format) {
@@ -16,6 +18,16 @@ const char* name(Format format) {
       return "int8";
     case Format::kInt4:
       return "int4";
+    case Format::kOnebit:
+      return "onebit";
+    case Format::kTopk:
+      return "topk";
+    case Format::kRandomk:
+      return "randomk";
+    case Format::kDithering:
+      return "dithering";
+    case Format::kFloat32:
+      return "float32";
   }
   return "unknown";
 }
@@ -27,6 +39,15 @@ std::optional<Format> format_of(std::uint32_t wire_number) {
 
 bool has_residual(Format format) {
   return format == Format::kInt8 || format == Format::kInt4;
+}
+
+bool has_codec(Format format) {
+  return is_of_parts(format) || format == Format::kFloat32;
+}
+
+bool is_of_parts(Format format) {
+  return format == Format::kOnebit || format == Format::kTopk || format == Format::kRandomk ||
+         format == Format::kDithering;
 }
 
 std::size_t block_elements(Format format) {
@@ -45,6 +66,7 @@ std::uint64_t payload_bytes(Format format, std::uint64_t element_count) {
   const std::uint64_t blocks = element_count / block + (element_count % block != 0 ? 1 : 0);
   switch (format) {
     case Format::kPlain:
+    case Format::kFloat32:
       return element_count * sizeof(float);
     case Format::kFloat16:
     case Format::kBfloat16:
@@ -53,13 +75,11 @@ std::uint64_t payload_bytes(Format format, std::uint64_t element_count) {
       return blocks * sizeof(float) + element_count;
     case Format::kInt4:
       return blocks * (2 + block / 2);
+    default:
+      break;
   }
+  CHECK(false) << name(format) << " needs its codec";
   return 0;
-}
-
-std::uint64_t payload_bytes_of(const Extent& extent) {
-  if (extent.format == Format::kPlain) return extent.bytes;
-  return payload_bytes(extent.format, extent.bytes / sizeof(float));
 }
 
 std::uint64_t bytes_in_payload(Format format, std::uint64_t room_bytes) {

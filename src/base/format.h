@@ -9,8 +9,11 @@
 //   bfloat16  16                1       likewise
 //   int8      8.125             256     a float32 scale for each block, then n codes of 1 byte
 //   int4      4.5               32      a bfloat16 scale for each block, then 16 bytes for each, of two codes each
+//   float32   32                1       the elements, after momentum
+//   onebit, topk, randomk, dithering    with base/codec.h; the elements of a part are coded together: a part has one
+//                                       frame, of kPartElementsMax elements at the most
 //
-// What the codes are: kernels/coding.h.
+// What the codes are: kernels/coding.h, kernels/part_coding.h.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +21,7 @@
 #include <optional>
 
 #include "base/dtype.h"
+#include "base/limits.h"
 
 namespace byteps {
 
@@ -27,8 +31,16 @@ enum class Format : std::uint8_t {  // the numbers are on the wire
   kBfloat16 = 2,
   kInt8 = 3,
   kInt4 = 4,
+  kOnebit = 5,
+  kTopk = 6,
+  kRandomk = 7,
+  kDithering = 8,
+  kFloat32 = 9,
 };
-inline constexpr int kFormatCount = 5;
+inline constexpr int kFormatCount = 10;
+// Between the workers of a machine and its relays a frame travels as it is, so it is one payload, and its codes, which
+// may be a word longer, are another. A core codes so many in 2 to 15 ms, and nothing else in its turn waits longer.
+inline constexpr std::uint64_t kPartElementsMax = (kPayloadBytesMax - 64) / sizeof(float);
 
 // How much of a tensor there is to cut and to send.
 struct Extent {
@@ -41,14 +53,16 @@ struct Extent {
 
 const char* name(Format format);  // "plain", "int8"
 std::optional<Format> format_of(std::uint32_t wire_number);
-// Whether its codes leave a residual (kernels/coding.h).
+// Whether its codes leave a residual, for a rank that has memory for it (kernels/coding.h). Those that have a codec
+// leave one where that says so.
 bool has_residual(Format format);
+// Whether it has what base/codec.h says; whether the elements of a part are coded together.
+bool has_codec(Format format);
+bool is_of_parts(Format format);
 // So many elements are coded together: a frame begins with the first of them.
 std::size_t block_elements(Format format);
-// Of float32 elements.
+// Of float32 elements. Not where a part is coded together (base/codec.h).
 std::uint64_t payload_bytes(Format format, std::uint64_t element_count);
-// Of elements of so many bytes. Plain elements may be of any kind.
-std::uint64_t payload_bytes_of(const Extent& extent);
 // The most bytes of elements, in whole blocks, that a payload of so many bytes has room for; one block where it has
 // less.
 std::uint64_t bytes_in_payload(Format format, std::uint64_t payload_bytes);

@@ -59,30 +59,39 @@ Placement::Placement(std::uint64_t partition_bytes, std::uint64_t frame_bytes,
     before_.push_back(before_.back() + weight);
     weight_max_ = std::max(weight_max_, weight);
   }
-  const Wide stripe_bytes = Wide{partition_bytes_} * before_.back() / weight_max_;
-  stripe_bytes_ = static_cast<std::uint64_t>(std::min<Wide>(stripe_bytes, UINT64_MAX)) /
-                  kAlignment * kAlignment;
+  for (const Format format : {Format::kPlain, Format::kOnebit}) {
+    const Wide bytes = Wide{part_bytes_of(format)} * before_.back() / weight_max_;
+    stripe_bytes_[is_of_parts(format) ? 1 : 0] =
+        static_cast<std::uint64_t>(std::min<Wide>(bytes, UINT64_MAX)) / kAlignment * kAlignment;
+  }
+}
+
+std::uint64_t Placement::part_bytes_of(Format format) const {
+  constexpr std::uint64_t kMost = kPartElementsMax * sizeof(float);
+  return is_of_parts(format) ? std::min(partition_bytes_, kMost) : partition_bytes_;
 }
 
 std::uint64_t Placement::part_count(const Extent& tensor) const {
-  const std::uint64_t rest_bytes = tensor.bytes % stripe_bytes_;
+  const std::uint64_t stripe_bytes = stripe_bytes_of(tensor.format);
+  const std::uint64_t rest_bytes = tensor.bytes % stripe_bytes;
   const std::uint64_t frame_bytes = frame_bytes_of(tensor);
   const std::uint64_t of_rest = is_single_frames(rest_bytes, frame_bytes)
                                     ? divide_up(rest_bytes, frame_bytes)
                                     : weights_.size();
-  return std::max<std::uint64_t>(1, tensor.bytes / stripe_bytes_ * weights_.size() + of_rest);
+  return std::max<std::uint64_t>(1, tensor.bytes / stripe_bytes * weights_.size() + of_rest);
 }
 
 // Where part `index` begins; for the index after the last, the end of the tensor.
 std::uint64_t Placement::start(const Extent& tensor, std::uint64_t first,
                                std::uint64_t index) const {
   const std::uint64_t stripe = index / weights_.size();
-  const std::uint64_t offset = stripe * stripe_bytes_;
+  const std::uint64_t stripe_bytes = stripe_bytes_of(tensor.format);
+  const std::uint64_t offset = stripe * stripe_bytes;
   if (offset >= tensor.bytes) return tensor.bytes;
   const std::uint64_t place = index % weights_.size();
-  const std::uint64_t bytes = std::min(stripe_bytes_, tensor.bytes - offset);
+  const std::uint64_t bytes = std::min(stripe_bytes, tensor.bytes - offset);
   const std::uint64_t frame_bytes = frame_bytes_of(tensor);
-  if (bytes < stripe_bytes_ && is_single_frames(bytes, frame_bytes)) {
+  if (bytes < stripe_bytes && is_single_frames(bytes, frame_bytes)) {
     return offset + std::min(place * frame_bytes, bytes);
   }
   const std::uint64_t shard = first + place;
@@ -112,6 +121,7 @@ ShardIndex Placement::first_shard(Key key) const {
 }
 
 std::uint64_t Placement::frame_bytes_of(const Extent& tensor) const {
+  if (is_of_parts(tensor.format)) return part_bytes_of(tensor.format);
   constexpr std::uint64_t kFramesPerShard = 6;  // where more would be shorter than the longest
   constexpr std::uint64_t kShort = 15 << 10;
   constexpr std::uint64_t kCodedMost = 4;  // times as many bytes of elements

@@ -11,7 +11,8 @@
 // until the first frame is summed and until the last is answered is a large part of such a tensor's time. All that is
 // in bytes of elements. Where those are coded (format.h), it is the payloads of frames that have these lengths: a
 // frame has more elements, a whole number of blocks, and four times frame_bytes of them at most, which with its
-// payload fit a cache.
+// payload fit a cache. Where a part is coded together, it is one frame, and what is said here of partition_bytes and of
+// frame_bytes is both said of the lesser of partition_bytes and kPartElementsMax.
 //
 // Part 0 goes where the key says, whatever the size: workers that disagree about a tensor meet there, and the shard can
 // tell them (docs/protocol.md, Mismatch). Part i is on the i-th shard after it. Shards are numbered across servers
@@ -68,6 +69,10 @@ class Placement {
   std::uint64_t lightest_count() const;
 
  private:
+  std::uint64_t part_bytes_of(Format format) const;
+  std::uint64_t stripe_bytes_of(Format format) const {
+    return stripe_bytes_[is_of_parts(format) ? 1 : 0];
+  }
   std::uint64_t frame_bytes_of(const Extent& tensor) const;
   bool is_single_frames(std::uint64_t rest_bytes, std::uint64_t frame_bytes) const {
     return rest_bytes <= frame_bytes * weights_.size();
@@ -79,7 +84,7 @@ class Placement {
   std::vector<std::uint32_t> weights_;  // in lowest terms
   std::vector<std::uint64_t> before_;   // sum of the weights before each shard, and of all
   std::uint32_t weight_max_ = 1;
-  std::uint64_t stripe_bytes_ = 0;  // of a full one
+  std::uint64_t stripe_bytes_[2] = {};  // of a full one; where parts are coded together
 };
 
 }  // namespace byteps

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "base/codec.h"
 #include "base/dtype.h"
 #include "base/format.h"
 #include "base/ids.h"
@@ -29,6 +30,7 @@ struct Spec {
   bool root_only = false;          // nobody but the root gets the result
   Members members{};               // who takes part
   Format format = Format::kPlain;  // how its elements travel
+  Codec codec{};                   // what that is to be
   LogicalType logical{};  // what the elements are to the framework, where they travel as others
 
   bool operator==(const Spec& other) const;
@@ -63,6 +65,7 @@ struct RawSpec {
   const std::uint32_t* members = nullptr;  // ranks, ascending, the caller's among them; null: all
   std::uint32_t member_count = 0;
   std::uint32_t format = 0;  // a Format's number
+  Codec codec{};
 };
 
 // Status: kInvalidArgument with the flaw.

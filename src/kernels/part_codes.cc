@@ -96,7 +96,7 @@ Threshold threshold_of(const PartElements& elements, std::size_t k) {
 
 // The places of one round, in the order in which they are drawn.
 template <typename Take>
-void draw_places(PartDraws& draws, std::size_t k, std::size_t count, Take take) {
+void draw_places(PartDraws draws, std::size_t k, std::size_t count, Take take) {
   std::uint64_t numbers[kDrawnAtOnce];
   for (std::size_t first = 0; first < k; first += kDrawnAtOnce) {
     const std::size_t drawn = std::min(kDrawnAtOnce, k - first);
@@ -124,7 +124,7 @@ void add_randomk(std::byte* elements, std::size_t count, const std::byte* payloa
 
 }  // namespace
 
-std::size_t write_onebit(const PartCodec& codec, std::byte* payload, const PartElements& elements) {
+void write_onebit(const Codec& codec, std::byte* payload, const PartElements& elements) {
   float scale = 1;
   if (!elements.is_finite()) {
     scale = kNotANumber;
@@ -143,27 +143,22 @@ std::size_t write_onebit(const PartCodec& codec, std::byte* payload, const PartE
     put_word(payload, words++, signs_of(elements.bytes, full * kWordBits, rest));
   }
   put_float(payload, words, scale);
-  return (words + 1) * sizeof(float);
 }
 
-const char* read_onebit(std::byte* elements, std::size_t count, PartBytes payload, PartUse use) {
-  if (payload.size() != ((count + kWordBits - 1) / kWordBits + 1) * sizeof(float)) {
-    return "a part of onebit has another length";
-  }
+void read_onebit(std::byte* elements, std::size_t count, PartBytes payload, PartUse use) {
   if (use == PartUse::kSet) use_onebit<PartUse::kSet>(elements, count, payload.data());
   if (use == PartUse::kAdd) use_onebit<PartUse::kAdd>(elements, count, payload.data());
   if (use == PartUse::kTakeOff) use_onebit<PartUse::kTakeOff>(elements, count, payload.data());
-  return nullptr;
 }
 
-std::size_t write_topk(const PartCodec& codec, std::byte* payload, const PartElements& elements) {
-  const std::size_t k = sent_elements(codec, elements.count);
+void write_topk(const Codec& codec, std::byte* payload, const PartElements& elements) {
+  const std::size_t k = sent_elements(Format::kTopk, codec, elements.count);
   if (!elements.is_finite()) {
     for (std::size_t i = 0; i < k; ++i) {
       put_word(payload, 2 * i, static_cast<std::uint32_t>(i));
       put_float(payload, 2 * i + 1, kNotANumber);
     }
-    return k * 2 * sizeof(float);
+    return;
   }
   Threshold threshold = threshold_of(elements, k);
   std::size_t sent = 0;
@@ -178,20 +173,27 @@ std::size_t write_topk(const PartCodec& codec, std::byte* payload, const PartEle
     put_float(payload, 2 * sent + 1, elements.at(i));
     ++sent;
   }
-  return k * 2 * sizeof(float);
 }
 
-const char* read_topk(const PartCodec& codec, std::byte* elements, std::size_t count,
-                      PartBytes payload, PartUse use) {
-  const std::size_t k = sent_elements(codec, count);
-  if (payload.size() != k * 2 * sizeof(float)) return "a part of topk has another length";
-  if (use == PartUse::kSet) std::memset(elements, 0, count * sizeof(float));
+const char* flaw_of_topk(const Codec& codec, std::size_t count, PartBytes payload) {
+  const std::size_t k = sent_elements(Format::kTopk, codec, count);
   std::uint64_t least = 0;
   for (std::size_t i = 0; i < k; ++i) {
     const std::uint32_t index = word_at(payload.data(), 2 * i);
-    if (index < least) return "the indices of topk must rise";
-    if (index >= count) return "an index of topk is beyond its part";
+    if (index < least) return "its indices do not rise";
+    if (index >= count) return "an index is beyond its part";
     least = std::uint64_t{index} + 1;
+  }
+  return nullptr;
+}
+
+void read_topk(const Codec& codec, std::byte* elements, std::size_t count, PartBytes payload,
+               PartUse use) {
+  const std::size_t k = sent_elements(Format::kTopk, codec, count);
+  if (use == PartUse::kSet) std::memset(elements, 0, count * sizeof(float));
+  for (std::size_t i = 0; i < k; ++i) {
+    const std::uint32_t index = word_at(payload.data(), 2 * i);
+    if (index >= count) continue;  // changed since it was looked at
     const float number = float_at(payload.data(), 2 * i + 1);
     if (use == PartUse::kTakeOff) {
       put_float(elements, index, 0);
@@ -199,32 +201,24 @@ const char* read_topk(const PartCodec& codec, std::byte* elements, std::size_t c
       use_number(use, elements, index, number);
     }
   }
-  return nullptr;
 }
 
-std::size_t write_randomk(const PartCodec& codec, std::byte* payload, const PartElements& elements,
-                          PartDraws& draws) {
-  const std::size_t k = sent_elements(codec, elements.count);
+void write_randomk(const Codec& codec, std::byte* payload, const PartElements& elements,
+                   PartDraws draws) {
+  const std::size_t k = sent_elements(Format::kRandomk, codec, elements.count);
   draw_places(draws, k, elements.count, [&](std::size_t i, std::size_t place) {
     put_float(payload, i, elements.is_finite() ? elements.at(place) : kNotANumber);
   });
-  return k * sizeof(float);
 }
 
-const char* read_randomk(const PartCodec& codec, std::byte* elements, std::size_t count,
-                         PartBytes payload, PartUse use, PartDraws draws) {
-  const std::size_t k = sent_elements(codec, count);
-  if (payload.size() != k * sizeof(float)) return "a part of randomk has another length";
-  if (use == PartUse::kNothing) return nullptr;
-  if (use == PartUse::kAdd) {
-    add_randomk(elements, count, payload.data(), k, draws);
-    return nullptr;
-  }
+void read_randomk(const Codec& codec, std::byte* elements, std::size_t count, PartBytes payload,
+                  PartUse use, PartDraws draws) {
+  const std::size_t k = sent_elements(Format::kRandomk, codec, count);
+  if (use == PartUse::kAdd) return add_randomk(elements, count, payload.data(), k, draws);
   if (use == PartUse::kSet) std::memset(elements, 0, count * sizeof(float));
   draw_places(draws, k, count, [&](std::size_t i, std::size_t place) {
     put_float(elements, place, use == PartUse::kSet ? float_at(payload.data(), i) : 0);
   });
-  return nullptr;
 }
 
 }  // namespace byteps

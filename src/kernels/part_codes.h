@@ -56,7 +56,6 @@ struct PartElements {
 
 // What becomes of a decoded number.
 enum class PartUse {
-  kNothing,  // it is only looked at
   kSet,      // it becomes the element; all others become zeros
   kAdd,      // to the element
   kTakeOff,  // from the element; of those that were sent as they are, nothing is left
@@ -67,23 +66,23 @@ inline void use_number(PartUse use, std::byte* elements, std::size_t index, floa
   if (use == PartUse::kTakeOff) put_float(elements, index, float_at(elements, index) - number);
 }
 
-// Each has the bytes of the payload as its result. `draws` moves on.
-std::size_t write_onebit(const PartCodec& codec, std::byte* payload, const PartElements& elements);
-std::size_t write_topk(const PartCodec& codec, std::byte* payload, const PartElements& elements);
-std::size_t write_randomk(const PartCodec& codec, std::byte* payload, const PartElements& elements,
-                          PartDraws& draws);
-std::size_t write_dithering(const PartCodec& codec, std::byte* payload,
-                            const PartElements& elements, PartDraws& draws);
-std::size_t dithering_bytes_max(const PartCodec& codec, std::size_t element_count);
+void write_onebit(const Codec& codec, std::byte* payload, const PartElements& elements);
+void write_topk(const Codec& codec, std::byte* payload, const PartElements& elements);
+void write_randomk(const Codec& codec, std::byte* payload, const PartElements& elements,
+                   PartDraws draws);
+void write_dithering(const Codec& codec, std::byte* payload, const PartElements& elements,
+                     PartDraws draws);
 
-// Each has nullptr as its result, or what is wrong with the payload.
+// Of payloads that have their length.
 using PartBytes = std::span<const std::byte>;
-const char* read_onebit(std::byte* elements, std::size_t count, PartBytes payload, PartUse use);
-const char* read_topk(const PartCodec& codec, std::byte* elements, std::size_t count,
-                      PartBytes payload, PartUse use);
-const char* read_randomk(const PartCodec& codec, std::byte* elements, std::size_t count,
-                         PartBytes payload, PartUse use, PartDraws draws);
-const char* read_dithering(const PartCodec& codec, std::byte* elements, std::size_t count,
-                           PartBytes payload, PartUse use);
+const char* flaw_of_topk(const Codec& codec, std::size_t count, PartBytes payload);
+const char* flaw_of_dithering(const Codec& codec, std::size_t count, PartBytes payload);
+void read_onebit(std::byte* elements, std::size_t count, PartBytes payload, PartUse use);
+void read_topk(const Codec& codec, std::byte* elements, std::size_t count, PartBytes payload,
+               PartUse use);
+void read_randomk(const Codec& codec, std::byte* elements, std::size_t count, PartBytes payload,
+                  PartUse use, PartDraws draws);
+void read_dithering(const Codec& codec, std::byte* elements, std::size_t count, PartBytes payload,
+                    PartUse use);
 
 }  // namespace byteps

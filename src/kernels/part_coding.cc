@@ -2,34 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
+#include <cstring>
+#include <memory>
 
 #include "base/check.h"
 #include "kernels/part_codes.h"
 
 namespace byteps {
 namespace {
-
-constexpr double kLinearMax = 1 << 23;  // levels: each is a float32, and so is the next
-constexpr double kNaturalMax = 24;      // 2^23 is the last
-
-const char* flaw_of_k(const PartCodec& codec, std::uint64_t element_count) {
-  if (codec.kind == PartKind::kOnebit) return nullptr;
-  if (!(codec.k > 0)) return "k must be above 0";
-  if (codec.k >= 1 && codec.k != std::floor(codec.k)) return "a k above 1 must be a whole number";
-  if (codec.kind == PartKind::kDithering) {
-    if (codec.k < 1) return "dithering needs a k of 1 or more: its levels";
-    if (codec.natural && codec.k > kNaturalMax) return "k can be at most 24 for natural dithering";
-    return codec.k > kLinearMax ? "k can be at most 8388608 for dithering" : nullptr;
-  }
-  // The part of one element has no half.
-  const auto count = static_cast<double>(element_count);
-  const double sent = codec.k < 1 ? std::max(1.0, std::floor(codec.k * count)) : codec.k;
-  if (codec.kind == PartKind::kTopk && sent > std::floor(count / 2)) {
-    return "topk can send at most half of the elements of a part";
-  }
-  return sent > count ? "randomk can send at most as many elements as a part has" : nullptr;
-}
 
 // How elements become what is coded.
 struct Correction {
@@ -65,153 +45,131 @@ std::uint32_t largest_magnitude(const Correction how) {
   return static_cast<std::uint32_t>(largest);
 }
 
-// Into the residual, which becomes one again when the codes are taken off; without, into `scratch`.
-void correct(const Correction how, float* scratch) {
+// Into the residual, which becomes one again when the codes are taken off; without, elsewhere.
+void correct(const Correction how, float* into) {
   for (std::size_t i = 0; i < how.count; ++i) {
     const Corrected now = corrected(how, i);
     if (how.momentum != nullptr) how.momentum[i] = now.momentum;
-    (how.residual != nullptr ? how.residual : scratch)[i] = now.element;
+    into[i] = now.element;
   }
 }
 
-bool is_known(double learning_rate) {
-  return learning_rate > 0 && std::isfinite(learning_rate);
+// How many of a round came before is the same in each.
+PartDraws draws_of(const PartCoding& coding, PartPlace place, std::size_t element_count) {
+  const bool is_randomk = coding.format == Format::kRandomk;
+  if (coding.codec.seed.has_value()) {
+    const std::uint64_t of_round =
+        is_randomk ? sent_elements(coding.format, coding.codec, element_count) : element_count;
+    return PartDraws::seeded(*coding.codec.seed, place.round.value * of_round);
+  }
+  if (is_randomk) place.rank = 0;
+  return PartDraws::counted(place);
 }
 
-std::size_t write(const PartCodec& codec, std::byte* payload, const PartElements& elements,
-                  PartDraws& draws) {
-  switch (codec.kind) {
-    case PartKind::kOnebit:
-      return write_onebit(codec, payload, elements);
-    case PartKind::kTopk:
-      return write_topk(codec, payload, elements);
-    case PartKind::kRandomk:
-      return write_randomk(codec, payload, elements, draws);
-    case PartKind::kDithering:
-      return write_dithering(codec, payload, elements, draws);
+void write(const PartCoding& coding, std::span<std::byte> payload, const PartElements& elements,
+           const PartPlace& place) {
+  switch (coding.format) {
+    case Format::kOnebit:
+      return write_onebit(coding.codec, payload.data(), elements);
+    case Format::kTopk:
+      return write_topk(coding.codec, payload.data(), elements);
+    case Format::kRandomk:
+      return write_randomk(coding.codec, payload.data(), elements,
+                           draws_of(coding, place, elements.count));
+    case Format::kDithering:
+      return write_dithering(coding.codec, payload.data(), elements,
+                             draws_of(coding, place, elements.count));
+    default:
+      if (payload.data() != elements.bytes) {
+        std::memcpy(payload.data(), elements.bytes, payload.size());
+      }
   }
-  return 0;
 }
 
-const char* read(const PartCodec& codec, std::span<std::byte> elements,
-                 std::span<const std::byte> payload, const PartDraws& drawn, PartUse use) {
-  const std::size_t count = elements.size() / sizeof(float);
-  switch (codec.kind) {
-    case PartKind::kOnebit:
-      return read_onebit(elements.data(), count, payload, use);
-    case PartKind::kTopk:
-      return read_topk(codec, elements.data(), count, payload, use);
-    case PartKind::kRandomk:
-      return read_randomk(codec, elements.data(), count, payload, use, drawn);
-    case PartKind::kDithering:
-      return read_dithering(codec, elements.data(), count, payload, use);
+void read(const PartCoding& coding, std::byte* elements, std::size_t count, PartBytes payload,
+          const PartPlace& place, PartUse use) {
+  switch (coding.format) {
+    case Format::kOnebit:
+      return read_onebit(elements, count, payload, use);
+    case Format::kTopk:
+      return read_topk(coding.codec, elements, count, payload, use);
+    case Format::kRandomk:
+      return read_randomk(coding.codec, elements, count, payload, use,
+                          draws_of(coding, place, count));
+    case Format::kDithering:
+      return read_dithering(coding.codec, elements, count, payload, use);
+    default:
+      for (std::size_t i = 0; i < count; ++i)
+        use_number(use, elements, i, float_at(payload.data(), i));
   }
-  return nullptr;
+}
+
+float* floats_of(std::span<std::byte> memory) {
+  return memory.empty() ? nullptr : reinterpret_cast<float*>(memory.data());
 }
 
 }  // namespace
 
-const char* name(PartKind kind) {
-  switch (kind) {
-    case PartKind::kOnebit:
-      return "onebit";
-    case PartKind::kTopk:
-      return "topk";
-    case PartKind::kRandomk:
-      return "randomk";
-    case PartKind::kDithering:
-      return "dithering";
-  }
-  return "unknown";
-}
-
-const char* flaw_of_part_codec(const PartCodec& codec, std::uint64_t element_count) {
-  if (element_count == 0) return "a part without elements cannot be coded";
-  if (element_count >= 0xffffffff) return "a part of 2^32 - 1 or more elements cannot be coded";
-  if (codec.momentum.has_value() && !(*codec.momentum >= 0 && *codec.momentum < 1)) {
-    return "momentum must be at least 0, and below 1";
-  }
-  return flaw_of_k(codec, element_count);
-}
-
-std::size_t sent_elements(const PartCodec& codec, std::size_t element_count) {
-  if (codec.k >= 1) return static_cast<std::size_t>(codec.k);
-  const double share = std::floor(codec.k * static_cast<double>(element_count));
-  return std::max<std::size_t>(1, static_cast<std::size_t>(share));
-}
-
-std::size_t payload_bytes_max(const PartCodec& codec, std::size_t element_count) {
-  switch (codec.kind) {
-    case PartKind::kOnebit:
-      return ((element_count + 31) / 32 + 1) * sizeof(float);
-    case PartKind::kTopk:
-      return sent_elements(codec, element_count) * 2 * sizeof(float);
-    case PartKind::kRandomk:
-      return sent_elements(codec, element_count) * sizeof(float);
-    case PartKind::kDithering:
-      return dithering_bytes_max(codec, element_count);
-  }
-  return 0;
-}
-
-PartState first_state(const PartCodec& codec, const PartPlace& place, std::size_t element_count) {
-  PartState state;
-  state.place = place;
-  if (codec.kind == PartKind::kRandomk) state.place.rank = 0;
-  if (codec.seed.has_value()) state.draws = PartDraws::seeded(*codec.seed);
-  if (codec.error_feedback) state.residual.resize(element_count);
-  if (codec.momentum.has_value()) state.momentum.resize(element_count);
-  if (codec.momentum.has_value() && !codec.error_feedback) state.scratch.resize(element_count);
-  return state;
-}
-
-std::size_t encode(const PartCodec& codec, PartState& state, std::span<std::byte> payload,
-                   std::span<const std::byte> elements, Round round, double learning_rate) {
+void encode(const PartCoding& coding, std::span<std::byte> payload,
+            std::span<const std::byte> elements, const Carry& carry, const PartPlace& place) {
   const std::size_t count = elements.size() / sizeof(float);
   CHECK_EQ(elements.size() % sizeof(float), 0U) << "whole elements";
-  CHECK(payload.size() >= payload_bytes_max(codec, count)) << "room for the payload";
-  CHECK_EQ(state.residual.size(), codec.error_feedback ? count : 0);
-  CHECK_EQ(state.momentum.size(), codec.momentum.has_value() ? count : 0);
-  const bool both_known = is_known(learning_rate) && is_known(state.learning_rate);
+  CHECK_EQ(payload.size(), payload_bytes(coding.format, coding.codec, count)) << "room for it";
+  if (count == 0) return;
+  const bool has_momentum = coding.codec.momentum.has_value() && !carry.momentum.empty();
+  const bool has_residual = coding.codec.error_feedback && !carry.residual.empty();
+  if (has_momentum) CHECK_EQ(carry.momentum.size(), elements.size());
+  if (has_residual) CHECK_EQ(carry.residual.size(), elements.size());
   const Correction how = {
       .elements = elements.data(),
       .count = count,
-      .momentum = codec.momentum.has_value() ? state.momentum.data() : nullptr,
-      .residual = codec.error_feedback ? state.residual.data() : nullptr,
-      .mu = codec.momentum.value_or(0),
-      .ratio = both_known ? static_cast<float>(state.learning_rate / learning_rate) : 1,
+      .momentum = has_momentum ? floats_of(carry.momentum) : nullptr,
+      .residual = has_residual ? floats_of(carry.residual) : nullptr,
+      .mu = static_cast<float>(coding.codec.momentum.value_or(0)),
+      .ratio = carry.ratio,
   };
   PartElements coded = {elements.data(), count, largest_magnitude(how)};
-  if (coded.is_finite() && is_known(learning_rate)) state.learning_rate = learning_rate;
-  if (coded.is_finite() && (codec.error_feedback || codec.momentum.has_value())) {
-    if (!codec.error_feedback) state.scratch.resize(count);
-    correct(how, state.scratch.data());
-    coded.bytes =
-        std::as_bytes(std::span(codec.error_feedback ? state.residual : state.scratch)).data();
+  std::unique_ptr<float[]> scratch;
+  if (coded.is_finite() && (has_momentum || has_residual)) {
+    float* into = how.residual;
+    if (into == nullptr && coding.format == Format::kFloat32) into = floats_of(payload);
+    if (into == nullptr) {
+      scratch.reset(new float[count]);
+      into = scratch.get();
+    }
+    correct(how, into);
+    coded.bytes = reinterpret_cast<const std::byte*>(into);
   }
-
-  if (!codec.seed.has_value()) state.draws = PartDraws::counted(state.place, round);
-  state.drawn = state.draws;
-  const std::size_t written = write(codec, payload.data(), coded, state.draws);
-  if (coded.is_finite() && codec.error_feedback) {
-    const char* const flaw = read(codec, std::as_writable_bytes(std::span(state.residual)),
-                                  payload.first(written), state.drawn, PartUse::kTakeOff);
-    CHECK(flaw == nullptr) << flaw;
+  if (is_of_parts(coding.format)) {
+    std::memset(payload.data() + payload.size() - sizeof(float), 0, sizeof(float));
   }
-  return written;
+  write(coding, payload, coded, place);
+  if (coded.is_finite() && has_residual) {
+    read(coding, carry.residual.data(), count, payload, place, PartUse::kTakeOff);
+  }
 }
 
-const char* decode(const PartCodec& codec, std::span<std::byte> elements,
-                   std::span<const std::byte> payload, const PartDraws& drawn) {
-  CHECK_EQ(elements.size() % sizeof(float), 0U) << "whole elements";
-  return read(codec, elements, payload, drawn, PartUse::kSet);
+const char* flaw_of_payload(const PartCoding& coding, std::span<const std::byte> payload,
+                            std::size_t element_count) {
+  if (payload.size() != payload_bytes(coding.format, coding.codec, element_count)) {
+    return "its codes have another length";
+  }
+  if (element_count == 0) return nullptr;
+  if (coding.format == Format::kTopk) return flaw_of_topk(coding.codec, element_count, payload);
+  if (coding.format != Format::kDithering) return nullptr;
+  return flaw_of_dithering(coding.codec, element_count, payload);
 }
 
-const char* decode_add(const PartCodec& codec, std::span<std::byte> elements,
-                       std::span<const std::byte> payload, const PartDraws& drawn) {
-  CHECK_EQ(elements.size() % sizeof(float), 0U) << "whole elements";
-  const char* const flaw = read(codec, elements, payload, drawn, PartUse::kNothing);
-  return flaw != nullptr ? flaw : read(codec, elements, payload, drawn, PartUse::kAdd);
+void decode(const PartCoding& coding, std::span<std::byte> elements,
+            std::span<const std::byte> payload, const PartPlace& place) {
+  if (elements.empty()) return;
+  read(coding, elements.data(), elements.size() / sizeof(float), payload, place, PartUse::kSet);
+}
+
+void decode_add(const PartCoding& coding, std::span<std::byte> elements,
+                std::span<const std::byte> payload, const PartPlace& place) {
+  if (elements.empty()) return;
+  read(coding, elements.data(), elements.size() / sizeof(float), payload, place, PartUse::kAdd);
 }
 
 }  // namespace byteps

@@ -1,13 +1,14 @@
-// The random numbers of a part: what randomk chooses its places with, and dithering whether it rounds up.
+// The random numbers of a part: what randomk chooses its places with, and dithering whether it rounds up. They follow
+// from where and when they are drawn, so nothing of them is kept: whoever codes or decodes a round anew draws the same.
 //
-// With a seed: xorshift128+ (Vigna 2014) with the shifts 23, 17 and 26, from the state {seed, seed}. It runs on from
-// round to round. From the seed 0 it yields zeros only, as the original's does.
+// With a seed: xorshift128+ (Vigna 2014) with the shifts 23, 17 and 26, from the state {seed, seed}, which runs on from
+// round to round: where so many were drawn before, its state is found by a jump (part_draws.cc). From the seed 0 it
+// yields zeros only, as the original's does.
 //
 // Without one: splitmix64 from a hash of key, part, round and rank, so that the number of an element follows from these
 // and its index. randomk leaves out the rank: all ranks choose the same places.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,20 +18,34 @@
 
 namespace byteps {
 
-// Whose numbers: the streams of two parts, and of two ranks, have nothing in common.
+// Where and when. The streams of two parts, and of two ranks, have nothing in common.
 struct PartPlace {
   Key key;
   PartIndex part;
-  std::uint32_t rank = 0;  // of the worker; a server takes kNoRank
+  Round round;
+  std::uint32_t rank = kNoRank;  // of the worker; kNoRank: a server
+};
+
+struct Xorshift {
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+  void step() {
+    std::uint64_t mixed = first;
+    first = second;
+    mixed ^= mixed << 23;
+    mixed ^= mixed >> 17;
+    second = (mixed ^ first) ^ (first >> 26);
+  }
 };
 
 class PartDraws {
  public:
   PartDraws() = default;
-  static PartDraws seeded(std::uint64_t seed) { return PartDraws(seed, seed, true); }
-  static PartDraws counted(const PartPlace& place, Round round) {
+  // So many were drawn before. It takes some microseconds.
+  static PartDraws seeded(std::uint64_t seed, std::uint64_t drawn);
+  static PartDraws counted(const PartPlace& place) {
     std::uint64_t mixed = stable_mix(place.key.value + kStep);
-    mixed = stable_mix(mixed ^ (std::uint64_t{place.part.value} << 32 | round.value));
+    mixed = stable_mix(mixed ^ (std::uint64_t{place.part.value} << 32 | place.round.value));
     return PartDraws(stable_mix(mixed + kStep * place.rank), 0, false);
   }
 
@@ -42,24 +57,14 @@ class PartDraws {
       first_ += kStep * numbers.size();
       return;
     }
-    std::uint64_t first = first_;
-    std::uint64_t second = second_;
+    Xorshift state = {first_, second_};  // in registers
     for (std::uint64_t& each : numbers) {
-      std::uint64_t mixed = first;
-      first = second;
-      mixed ^= mixed << 23;
-      mixed ^= mixed >> 17;
-      second = (mixed ^ first) ^ (first >> 26);
-      each = second + first;
+      state.step();
+      each = state.second + state.first;
     }
-    first_ = first;
-    second_ = second;
+    first_ = state.first;
+    second_ = state.second;
   }
-
-  // Where those of a seed are, to go on from there. Without a seed there is nothing to keep.
-  using Saved = std::array<std::uint64_t, 2>;
-  Saved saved() const { return {first_, second_}; }
-  static PartDraws restored(const Saved& saved) { return PartDraws(saved[0], saved[1], true); }
 
   bool operator==(const PartDraws&) const = default;
 

@@ -33,6 +33,12 @@ Status malformed(std::string what) {
   return {Code::kInvalidArgument, "malformed message: " + std::move(what)};
 }
 
+// The options of a Codec.
+constexpr std::uint64_t kScaling = 1;
+constexpr std::uint64_t kNatural = 2;
+constexpr std::uint64_t kL2 = 4;
+constexpr std::uint64_t kErrorFeedback = 8;
+
 // ---- visitors
 
 class Writer {
@@ -74,6 +80,19 @@ class Writer {
   }
   void format(std::uint8_t tag, Format& value) {
     if (value != Format::kPlain) number(tag, static_cast<std::uint64_t>(value));
+  }
+  // k, seed, options and momentum have this tag and the next three.
+  void codec(std::uint8_t tag, Codec& value) {
+    const auto put = [&](int after, std::uint64_t what) {
+      number(static_cast<std::uint8_t>(tag + after), what);
+    };
+    const std::uint64_t options = (value.scaling ? kScaling : 0) | (value.natural ? kNatural : 0) |
+                                  (value.l2 ? kL2 : 0) |
+                                  (value.error_feedback ? kErrorFeedback : 0);
+    if (value.k != 0) put(0, std::bit_cast<std::uint64_t>(value.k));
+    if (value.seed) put(1, *value.seed);
+    if (options != 0) put(2, options);
+    if (value.momentum) put(3, std::bit_cast<std::uint64_t>(*value.momentum));
   }
   void flag(std::uint8_t tag, bool& value) {
     if (value) number(tag, 1);
@@ -185,6 +204,22 @@ class Reader {
         number <= UINT32_MAX ? format_of(static_cast<std::uint32_t>(number)) : std::nullopt;
     if (!known || *known == Format::kPlain) return fail("unknown format", tag);
     value = *known;
+  }
+  // Whether it can be is for its Spec to say.
+  void codec(std::uint8_t tag, Codec& value) {
+    std::uint64_t number = 0;
+    if (number_of(tag, number)) value.k = std::bit_cast<double>(number);
+    if (number_of(static_cast<std::uint8_t>(tag + 1), number)) value.seed = number;
+    if (number_of(static_cast<std::uint8_t>(tag + 3), number)) {
+      value.momentum = std::bit_cast<double>(number);
+    }
+    if (!number_of(static_cast<std::uint8_t>(tag + 2), number)) return;
+    constexpr std::uint64_t kAllOptions = kScaling | kNatural | kL2 | kErrorFeedback;
+    if (number == 0 || (number & ~kAllOptions) != 0) return fail("unknown options", tag);
+    value.scaling = (number & kScaling) != 0;
+    value.natural = (number & kNatural) != 0;
+    value.l2 = (number & kL2) != 0;
+    value.error_feedback = (number & kErrorFeedback) != 0;
   }
   void flag(std::uint8_t tag, bool& value) {
     std::uint64_t number = 0;
@@ -353,6 +388,7 @@ void fields(Visitor& v, Declare& m) {
   v.members(9, m.members);
   v.logical(10, m.logical);
   v.format(11, m.format);
+  v.codec(12, m.codec);  // 12 to 15
 }
 template <typename Visitor>
 void fields(Visitor& v, Text& m) {

@@ -18,7 +18,7 @@
 #include "net/transport.h"
 #include "relay/relay.h"
 #include "server/worker_links.h"
-#include "worker/residuals.h"
+#include "base/residuals.h"
 #include "worker/shard_traffic.h"
 
 namespace byteps {

@@ -40,7 +40,7 @@ const char* remedy_of(const wire::Declare& first, const wire::Declare& second) {
   if (first.members != second.members) {
     return "Give the tensors of different process sets different names, on all ranks";
   }
-  if (first.format != second.format) {
+  if (first.format != second.format || first.codec != second.codec) {
     return "Ask for the same compression on all ranks, and set BYTEPS_COMPRESSION and "
            "BYTEPS_MIN_COMPRESS_BYTES alike";
   }

@@ -109,9 +109,13 @@ TensorSum& Inventory::make(Key key, WorkerRank from, wire::Declare declared,
   tensor->declared_by = from;
   tensor->part_count = facts.placement->part_count(declared.extent());
   tensor->kernels = kernels_for(declared.dtype, declared.operation, settings_.kernels);
-  // (To a relay elements come, whether there are servers behind it or none.)
-  if (declared.format != Format::kPlain && !facts.relay && !facts.keeps_links) {
-    tensor->coding = coding_kernels_for(declared.format, settings_.kernels);
+  // (To a relay elements come, whether there are servers behind it or none. So they do in float32.)
+  const bool is_coded = declared.format != Format::kPlain && declared.format != Format::kFloat32;
+  if (is_coded && !facts.relay && !facts.keeps_links) {
+    tensor->coding = coding_kernels_for(declared.format, declared.codec, settings_.kernels);
+  }
+  if (declared.codec.momentum && facts.keeps_links && !facts.relay) {
+    tensor->residuals = settings_.residuals;
   }
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
   tensor->contributors = contributors_of(declared.members, facts);
@@ -182,6 +186,7 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   auto part = std::make_unique<PartSum>();
   part->tensor = &tensor;
   part->index = index;
+  part->offset = place.offset;
   part->bytes = place.bytes;
   part->frame_bytes = place.frame_bytes;
   const std::size_t frame_count = Placement::frame_count(place);

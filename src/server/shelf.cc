@@ -250,6 +250,15 @@ const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Heade
   return nullptr;
 }
 
+// Of a push that has no other flaw.
+const char* flaw_of_codes(const PartSum& part, const wire::Header& header,
+                          std::span<const std::byte> payload) {
+  const std::size_t length =
+      part.frame_length(static_cast<std::uint32_t>(header.offset_bytes / part.frame_bytes));
+  if (!part.tensor->coding || payload.empty() || payload.size() == length) return nullptr;
+  return part.tensor->coding->flaw(payload, length);
+}
+
 // Of relays: what their crews have. Of frames that were told by a Have: that all have them.
 void say_what_crew_has(Settling& settling, ShelfOutputs& out) {
   for (const Settling::ToldFrame& each : settling.take_told()) {
@@ -890,6 +899,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   const bool is_gift = facts_.takes_over && (header.flags & wire::kSum) != 0;
   if (!is_gift && is_of_the_gone(*part, from, generations_)) return;
   const char* flaw = flaw_of_push(*part, from, header, payload.size(), facts_, generations_);
+  if (flaw == nullptr) flaw = flaw_of_codes(*part, header, payload);
   if (flaw != nullptr) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part

@@ -15,7 +15,8 @@
 //      the same step: r grows by one and all bits are clear.
 //   I3 f has a finished sum exactly when r > 0, and it is that of round r-1. The one of round r-2
 //      went back when round r-1 was finished. So a frame at rest costs its own bytes once. Where workers say what they
-//      have (settling.h) it goes back when all have it: a frame at rest costs nothing.
+//      have (settling.h) it goes back when all have it: a frame at rest costs nothing. Where what the codes of a sum leave is
+//      fed back to the next one, that stays: the one thing that a successor has not.
 //   I4 A push of round r says that its worker has the whole sum of round r-1; a push of round r-1
 //      only that it may have lost the answer.
 //   I5 Memory is taken for what came, never for a length that was announced: a declaration costs
@@ -50,6 +51,7 @@
 #include "base/limits.h"
 #include "base/outputs.h"
 #include "base/placement.h"
+#include "base/residuals.h"
 #include "base/status.h"
 #include "base/time.h"
 #include "base/timeline.h"
@@ -94,6 +96,8 @@ struct ShelfSettings {
   ShelfWords words{};
   KernelSet kernels = best_kernels();
   TimelineLane* timeline = nullptr;  // null: none is recorded
+  // At a relay without servers: the memory for momentum of the worker beside it, which outlives the shelf.
+  Residuals* residuals = nullptr;
 };
 
 // Facts of an epoch, from the roster.

@@ -11,6 +11,15 @@ std::span<BufferRef> held_of(PartSum& part, std::uint32_t frame) {
   return std::span(part.held).subspan(frame * count, count);
 }
 
+// Where nothing is coded: to what all have together.
+void add_momentum(const PartSum& part, std::uint32_t frame, std::span<std::byte> sum) {
+  const TensorSum& tensor = *part.tensor;
+  tensor.residuals->code_with(tensor.key, tensor.declared.total_bytes, [&](const Carry& carry) {
+    const PartCoding coding = {Format::kFloat32, {.momentum = tensor.declared.codec.momentum}};
+    encode(coding, sum, sum, carry.of(part.offset + frame * part.frame_bytes, sum.size()), {});
+  });
+}
+
 }  // namespace
 
 void Summing::add(PartSum& part, std::uint32_t frame, WorkerRank from,
@@ -27,7 +36,9 @@ void Summing::add_now(PartSum& part, std::uint32_t frame_index,
   const TensorSum& tensor = *part.tensor;
   BufferRef& accumulator = part.frames[frame_index].accumulator;
   const bool is_first = !accumulator;
-  const std::size_t length = part.frame_length(frame_index);
+  const bool adds_payload = !tensor.coding || tensor.coding->adds_payloads();
+  const std::size_t length =
+      adds_payload ? part.payload_length(frame_index) : part.frame_length(frame_index);
   if (tensor.is_broadcast) {
     accumulator = inventory_.take(payload.size());
     std::memcpy(accumulator.span().data(), payload.data(), payload.size());
@@ -37,13 +48,14 @@ void Summing::add_now(PartSum& part, std::uint32_t frame_index,
     accumulator =
         inventory_.take(tensor.kernels.accumulator_bytes(length / tensor.kernels.element_bytes));
   }
-  if (!tensor.coding) {
+  if (adds_payload) {
     is_first ? tensor.kernels.load(accumulator.span(), payload)
              : tensor.kernels.add(accumulator.span(), payload);
     return;
   }
   const std::span sums = accumulator.span().first(length);
-  is_first ? tensor.coding->load(sums, payload) : tensor.coding->add(sums, payload);
+  const PartPlace place = part.place_of(part.frames[frame_index].round);
+  is_first ? tensor.coding->load(sums, payload, place) : tensor.coding->add(sums, payload, place);
 }
 
 void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, WorkerRank from,
@@ -91,11 +103,13 @@ void Summing::finish(PartSum& part, std::uint32_t frame_index, std::uint32_t los
   if (tensor.in_order) part.added[frame_index] = 0;
   if (length == 0) return;
   if (tensor.is_broadcast || tensor.kernels.in_place()) {
-    const std::span sum = frame.accumulator.span().first(length);
+    const bool is_coded_here = tensor.coding && !tensor.coding->adds_payloads();
+    const std::span sum =
+        frame.accumulator.span().first(is_coded_here ? length : part.payload_length(frame_index));
+    if (tensor.residuals != nullptr) add_momentum(part, frame_index, sum);
     if (!finishing.changes_nothing()) tensor.kernels.finish(sum, sum, finishing);
-    if (tensor.coding) {
-      frame.finished = inventory_.take(part.payload_length(frame_index));
-      tensor.coding->encode(frame.finished.span().first(part.payload_length(frame_index)), sum, {});
+    if (is_coded_here) {
+      code(part, frame_index, sum);
       frame.accumulator = {};
     } else {
       frame.finished = std::move(frame.accumulator);
@@ -105,6 +119,23 @@ void Summing::finish(PartSum& part, std::uint32_t frame_index, std::uint32_t los
     tensor.kernels.finish(frame.finished.span().first(length), frame.accumulator.span(), finishing);
     frame.accumulator = {};
   }
+}
+
+// With what the codes of the sum before have left, where ranks want that.
+void Summing::code(PartSum& part, std::uint32_t frame_index, std::span<const std::byte> sum) {
+  FrameSum& frame = part.frames[frame_index];
+  const CodingKernels& coding = *part.tensor->coding;
+  Carry carry;
+  if (coding.feeds_back_sums()) {
+    if (!part.residual) {
+      part.residual = inventory_.take(sum.size());
+      std::memset(part.residual.span().data(), 0, sum.size());
+    }
+    carry.residual = part.residual.span().first(sum.size());
+  }
+  frame.finished = inventory_.take(part.payload_length(frame_index));
+  coding.encode(frame.finished.span().first(part.payload_length(frame_index)), sum, carry,
+                part.place_of(frame.round));
 }
 
 }  // namespace byteps

@@ -30,6 +30,7 @@ class Summing {
   void add_now(PartSum& part, std::uint32_t frame, std::span<const std::byte> payload);
   void add_in_order(PartSum& part, std::uint32_t frame, WorkerRank from,
                     std::span<const std::byte> payload);
+  void code(PartSum& part, std::uint32_t frame, std::span<const std::byte> sum);
 
   Inventory& inventory_;
 };

@@ -13,6 +13,7 @@
 
 #include "base/buffer.h"
 #include "base/ids.h"
+#include "base/residuals.h"
 #include "base/time.h"
 #include "kernels/coding.h"
 #include "kernels/kernels.h"
@@ -48,6 +49,7 @@ struct TensorSum;
 struct PartSum {
   TensorSum* tensor = nullptr;
   PartIndex index;
+  std::uint64_t offset = 0;  // in its tensor
   std::uint64_t bytes = 0;
   std::uint64_t frame_bytes = 0;  // of all frames but the last
   std::size_t record_bytes = 0;   // of this record
@@ -65,6 +67,8 @@ struct PartSum {
   std::vector<std::uint32_t>
       added;                    // by frame: so many contributors, by place, are in the accumulator
   std::vector<BufferRef> held;  // by frame and contributor: came before its turn
+  BufferRef
+      residual;  // what the codes of its last sum left, where that is fed back: of its one frame
 
   std::uint64_t alarm_number = 0;  // the one alarm that counts (alarms.h)
   TimeNs alarm_due_ns = kNever;    // kNever: none is set
@@ -95,6 +99,8 @@ struct PartSum {
     return std::min(frame_bytes, bytes - frame * frame_bytes);
   }
   std::size_t payload_length(std::uint32_t frame) const;
+  // Of its sums that are coded here.
+  PartPlace place_of(Round round) const;
   std::size_t finished_length(std::uint32_t frame) const {
     return frames[frame].is_plain ? frame_length(frame) : payload_length(frame);
   }
@@ -115,6 +121,7 @@ struct TensorSum {
   bool in_order = false;  // I8
   SumKernels kernels;
   std::optional<CodingKernels> coding;  // its frames travel coded; nullopt at a relay in any case
+  Residuals* residuals = nullptr;       // where there is momentum to be added; null: none
   wire::Declare declared;
   std::size_t declared_bytes = 0;  // of this record
   WorkerRank declared_by;          // who declared it first
@@ -154,7 +161,10 @@ inline std::span<const std::uint64_t> PartSum::bits_of(std::size_t frame) const 
 }
 inline std::size_t PartSum::payload_length(std::uint32_t frame) const {
   const std::size_t length = frame_length(frame);
-  return tensor->coding ? payload_bytes_of({length, tensor->coding->format()}) : length;
+  return tensor->coding ? tensor->coding->payload_bytes(length) : length;
+}
+inline PartPlace PartSum::place_of(Round round) const {
+  return {.key = tensor->key, .part = index, .round = round};
 }
 inline bool PartSum::is_said_to_lack(std::size_t frame, WorkerRank worker) const {
   const std::size_t words = tensor->declared_here.size();

@@ -76,15 +76,54 @@ void suit_losses(TensorFacts& facts, Prng& prng) {
   facts.is_inexact = true;
 }
 
+Codec codec_of(Format format, Prng& prng) {
+  Codec codec;
+  if (format == Format::kTopk || format == Format::kRandomk) {
+    codec.k = prng.chance(0.5) ? 0.01 + 0.49 * static_cast<double>(prng.below(100)) / 100
+                               : static_cast<double>(1 + prng.below(2000));
+  }
+  codec.scaling = format == Format::kOnebit && prng.chance(0.7);
+  if (format == Format::kDithering) {
+    codec.natural = prng.chance(0.5);
+    codec.k = static_cast<double>(1 + prng.below(codec.natural ? 24 : 300));
+    codec.l2 = prng.chance(0.3);
+  }
+  if ((format == Format::kDithering || format == Format::kRandomk) && prng.chance(0.5)) {
+    codec.seed = prng.below(3);
+  }
+  // Where a code may be beyond what it is of by a multiple, residuals grow without end.
+  codec.error_feedback = format != Format::kFloat32 && !codec.l2 && prng.chance(0.6);
+  if (prng.chance(0.4)) codec.momentum = 0.5;
+  return codec;
+}
+
+// By which all of them have other codes, or some of them another meaning.
+void make_odd_in_codec(Codec& codec, Prng& prng) {
+  if (codec.k != 0 && prng.chance(0.5)) {
+    codec.k = codec.k < 1 ? codec.k / 2 : codec.k + (codec.k > 1 ? -1 : 1);
+  } else if (codec.momentum && prng.chance(0.5)) {
+    codec.momentum = 0.25;
+  } else {
+    codec.momentum = codec.momentum ? std::nullopt : std::optional(0.5);
+  }
+}
+
 // Its elements travel coded. What all must have is what the codes say, so the sum is one of several.
 void choose_format(TensorPlan& tensor, Prng& prng) {
   TensorFacts& facts = tensor.facts;
   const bool is_sum = facts.operation == Operation::kSum || facts.operation == Operation::kAverage;
-  if (!is_sum || facts.unit != 1 || tensor.odd_rank || prng.chance(0.3)) return;
+  if (!is_sum || facts.unit != 1 || prng.chance(0.3)) return;
   facts.element_count = facts.bytes() / element_bytes(DType::kFloat32);
   facts.dtype = DType::kFloat32;
   facts.is_inexact = true;
-  facts.format = static_cast<Format>(1 + prng.below(kFormatCount - 1));
+  const int first = static_cast<int>(tensor.odd_rank ? Format::kOnebit : Format::kFloat16);
+  facts.format = static_cast<Format>(first + static_cast<int>(prng.below(kFormatCount - first)));
+  if (has_codec(facts.format)) facts.codec = codec_of(facts.format, prng);
+  if (tensor.odd_rank) {
+    tensor.odd_facts = facts;
+    make_odd_in_codec(tensor.odd_facts.codec, prng);
+  }
+  if (has_codec(facts.format)) return;
   tensor.feeds_back = has_residual(facts.format) && prng.chance(0.7);
 }
 

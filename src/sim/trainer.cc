@@ -270,7 +270,12 @@ void Trainer::submit(const StepPlan& step) {
   submission.priority = tensor.priority;
   submission.once = tensor.once;
   submission.format = static_cast<std::uint32_t>(facts.format);
-  if (tensor.feeds_back) submission.residual = fed_back_.residual_of(step.tensor, facts);
+  submission.codec = facts.codec;
+  if (tensor.feeds_back || facts.codec.error_feedback) {
+    submission.residual = fed_back_.residual_of(step.tensor, facts);
+  }
+  if (facts.codec.momentum) submission.momentum = fed_back_.momentum_of(step.tensor, facts);
+  if (has_codec(facts.format)) submission.residual_ratio = ratio_of(facts, step.round);
   operation.step = &step;
   if (step.on_device) launch(step, operation, submission);
   const Result<HandleId> handle = process_->door.submit(submission);
@@ -281,6 +286,8 @@ void Trainer::submit(const StepPlan& step) {
   }
   operation.handle = handle.value();
   operation.begun_ns = cluster_.now();
+  const Pipeline* const pipeline = process_->worker.pipeline();
+  if (pipeline != nullptr) operation.inputs = pipeline->inputs().generation();
   operations_.push_back(operation);
   trace_.note(cluster_.now(), Trace::What::kSubmit, rank_, step.tensor, step.round);
   if (trace_.keeps_text()) {
@@ -458,10 +465,18 @@ void Trainer::check_result(Pending& operation) {
   const bool goes_on = std::any_of(
       operations_.begin(), operations_.end(),
       [&](const Pending& each) { return each.step != nullptr && each.tensor == operation.tensor; });
-  if (codes && plan().tensors[operation.tensor].feeds_back &&
-      !fed_back_.is_right_after(operation.tensor, facts, pipeline->tensors().placement(), given) &&
-      !goes_on) {
-    fail(Invariant::kExactResult, describe(operation) + " left another residual than its codes");
+  const bool carries = plan().tensors[operation.tensor].feeds_back || facts.codec.error_feedback ||
+                       facts.codec.momentum;
+  if (codes && carries) {
+    const std::uint32_t before = operation.inputs == 0 ? 0 : facts.uneven_rounds;
+    const CodedWhere where = {
+        .placement = pipeline->tensors().placement(),
+        .rank = rank_,
+        .step = operation.round,
+        .round = Round(first_round(operation.inputs).value + operation.round - before)};
+    if (!fed_back_.is_right_after(operation.tensor, facts, where, given) && !goes_on) {
+      fail(Invariant::kExactResult, describe(operation) + " left another residual than its codes");
+    }
   }
   if (operation.input == nullptr || operation.input == operation.output) return;
   const std::span<const std::byte> input = operation.input->span();
@@ -521,6 +536,9 @@ std::string Trainer::describe(const Pending& operation) const {
   return facts.name + " round " + std::to_string(operation.round) + " (" +
          byteps::name(facts.dtype) + " x " + std::to_string(facts.element_count) + ", " +
          byteps::name(facts.operation) + (facts.root_only ? " for the root alone" : "") +
+         (facts.format == Format::kPlain
+              ? ""
+              : std::string(" as ") + byteps::name(facts.format) + facts.codec.text()) +
          (facts.members.empty() ? "" : " of " + std::to_string(facts.members.size()) + " members") +
          (operation.input == operation.output ? ", in place)" : ")");
 }

@@ -90,6 +90,7 @@ class Trainer {
     std::uint32_t barrier = 0;
     std::uint32_t tensor = 0;
     std::uint32_t round = 0;
+    std::uint32_t inputs = 0;         // in which generation of them
     GuardedMemory* input = nullptr;   // the output, when in place; null when it gives none
     GuardedMemory* output = nullptr;  // null when it gets none
     const StepPlan* step = nullptr;   // of a tensor

@@ -180,8 +180,17 @@ double coding_error(Format format) {
       return 1.0 / 250;
     case Format::kInt4:
       return 1.0 / 13;
+    default:  // see is_possible()
+      return 0;
   }
   return 0;
+}
+
+// Codes of these formats say of each element only how it stands to others; with momentum and residuals it is of rounds
+// before as well. So little more is known of the sum than that it is one.
+bool is_possible(const TensorFacts& tensor, double given) {
+  const double most = tensor.codec.l2 ? 1e12 : 1e6;
+  return std::abs(given) <= most * std::abs(tensor.scale);
 }
 
 }  // namespace
@@ -275,6 +284,10 @@ bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t
         (tensor.operation == Operation::kAverage ? static_cast<double>(count - lost) : 1.0);
     float given = 0;
     std::memcpy(&given, result.data() + i * sizeof given, sizeof given);
+    if (is_of_parts(tensor.format) || tensor.codec.momentum) {
+      if (!is_possible(tensor, given)) return false;
+      continue;
+    }
     if (!(std::abs(given - sum * factor) <= (1e-5 * magnitude + coded) * std::abs(factor))) {
       return false;
     }
@@ -282,19 +295,30 @@ bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t
   return true;
 }
 
-void leave_residual(const TensorFacts& tensor, const Placement& placement,
-                    std::span<const std::byte> contribution, std::vector<float>& residual) {
+double ratio_of(const TensorFacts& tensor, std::uint32_t round) {
+  return std::ldexp(1, static_cast<int>(bits_at(tensor, round, kAllRanks, 1) % 3) - 2);
+}
+
+void leave_residual(const TensorFacts& tensor, const CodedWhere& where,
+                    std::span<const std::byte> contribution, std::vector<float>& residual,
+                    std::vector<float>& momentum) {
   const Extent extent(tensor.bytes(), tensor.format);
-  const CodingKernels coding = coding_kernels_for(tensor.format, best_kernels());
-  const std::span left = std::as_writable_bytes(std::span(residual));
+  const CodingKernels coding = coding_kernels_for(tensor.format, tensor.codec, best_kernels());
+  const double ratio = has_codec(tensor.format) ? ratio_of(tensor, where.step) : 1;
+  const Carry carry{.residual = std::as_writable_bytes(std::span(residual)),
+                    .momentum = std::as_writable_bytes(std::span(momentum)),
+                    .ratio = static_cast<float>(ratio)};
   std::vector<std::byte> payload;
-  for (std::uint32_t index = 0; index < placement.part_count(extent); ++index) {
-    const Placement::Part part = placement.part(key_of(tensor.name), extent, index);
+  PartPlace place = {
+      .key = key_of(tensor.name), .part = {}, .round = where.round, .rank = where.rank};
+  for (std::uint32_t index = 0; index < where.placement.part_count(extent); ++index) {
+    const Placement::Part part = where.placement.part(place.key, extent, index);
+    place.part = PartIndex(index);
     for (std::uint64_t at = 0; at < part.bytes; at += part.frame_bytes) {
       const std::uint64_t bytes = std::min(part.frame_bytes, part.bytes - at);
-      payload.resize(payload_bytes_of({bytes, tensor.format}));
+      payload.resize(coding.payload_bytes(bytes));
       coding.encode(payload, contribution.subspan(part.offset + at, bytes),
-                    left.subspan(part.offset + at, bytes));
+                    carry.of(part.offset + at, bytes), place);
     }
   }
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/codec.h"
 #include "base/dtype.h"
 #include "base/format.h"
 #include "base/placement.h"
@@ -32,6 +33,7 @@ struct TensorFacts {
   bool is_inexact = false;  // float32: sums depend on the order of additions
   // Of inexact sums and averages: how they travel, of which ranks have the same bits all the same.
   Format format = Format::kPlain;
+  Codec codec{};
   std::int64_t unit = 1;  // of sums and averages: values are multiples of this power of two
   std::uint64_t element_count = 0;
   std::uint64_t value_seed = 0;
@@ -62,8 +64,19 @@ bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t
                    std::span<const std::byte> result, const Absent& absent = {},
                    std::uint64_t first = 0, std::uint64_t end = UINT64_MAX);
 
-// What the codes of a contribution, cut so, leave of it and of what was left before: error feedback.
-void leave_residual(const TensorFacts& tensor, const Placement& placement,
-                    std::span<const std::byte> contribution, std::vector<float>& residual);
+// By how much a residual counts in this round, where the codec takes such a factor.
+double ratio_of(const TensorFacts& tensor, std::uint32_t round);
+
+// Where a contribution is coded, and when: the generation's `step`-th round, which is `round` on the wire.
+struct CodedWhere {
+  const Placement& placement;
+  std::uint32_t rank = 0;
+  std::uint32_t step = 0;
+  Round round;
+};
+// What its codes leave of it and of what was left before: error feedback; and momentum. Empty: it has none.
+void leave_residual(const TensorFacts& tensor, const CodedWhere& where,
+                    std::span<const std::byte> contribution, std::vector<float>& residual,
+                    std::vector<float>& momentum);
 
 }  // namespace byteps::sim

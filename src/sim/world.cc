@@ -484,14 +484,23 @@ class World {
     for (const TensorPlan& tensor : generation.tensors) {
       // A shard that saw only declarations that agree keeps what it has of such a tensor until the epoch ends.
       if (tensor.odd_rank) return;
-      if (tensor.once || plan_.config.recovers) continue;
+      if (tensor.once) continue;
+      // What their codes left stays.
+      const bool feeds_back = tensor.facts.codec.error_feedback;
+      if (plan_.config.recovers && !feeds_back) continue;
+      const std::uint64_t times = feeds_back && !plan_.config.recovers ? 2 : 1;
       const Extent bytes(tensor.facts.bytes(), tensor.facts.format);
       const Key key = key_of(tensor.facts.name);
       for (std::uint64_t part = 0; part < placement.part_count(bytes); ++part) {
         const Placement::Part place = placement.part(key, bytes, part);
         for (std::uint64_t frame = 0; frame < place.bytes; frame += place.frame_bytes) {
           const std::uint64_t frame_bytes = std::min(place.frame_bytes, place.bytes - frame);
-          owned_bytes += std::bit_ceil(std::max<std::uint64_t>(64, frame_bytes));
+          // Few elements may have longer codes.
+          const std::uint64_t coded =
+              tensor.facts.format == Format::kPlain
+                  ? 0
+                  : payload_bytes(tensor.facts.format, tensor.facts.codec, frame_bytes / 4);
+          owned_bytes += times * std::bit_ceil(std::max<std::uint64_t>({64, frame_bytes, coded}));
         }
       }
     }

@@ -9,37 +9,43 @@ namespace byteps {
 void Coder::begin(Tensor& tensor) {
   if (!kernels_) kernels_ = best_kernels();
   tensor.codes = std::make_unique<Codes>(
-      Codes{.kernels = coding_kernels_for(tensor.spec.format, *kernels_), .frames = {}});
+      Codes{.kernels = coding_kernels_for(tensor.spec.format, tensor.spec.codec, *kernels_),
+            .frames = {}});
   tensor.codes->frames.resize(tensor.parts.size() * std::size_t{tensor.frames_per_part});
 }
 
-std::span<const std::byte> Coder::payload(Tensor& tensor, std::size_t place,
-                                          std::span<const std::byte> elements,
-                                          std::span<std::byte> residual) {
-  const std::size_t bytes = payload_bytes_of({elements.size(), tensor.spec.format});
-  BufferRef& codes = tensor.codes->frames[place];
+std::span<const std::byte> Coder::payload(Tensor& tensor, Frame frame, WorkerRank self,
+                                          std::span<const std::byte> elements, const Carry& carry) {
+  const std::size_t bytes = tensor.codes->kernels.payload_bytes(elements.size());
+  BufferRef& codes = tensor.codes->frames[tensor.place_of(frame.part, frame.frame)];
   const bool is_new = !codes || PLANTED(coded_again);
   if (!codes) codes = pool_.take(bytes);
   const std::span payload = codes.span().first(bytes);
   if (!is_new) return payload;
   const TimeNs begun_ns = now();
-  tensor.codes->kernels.encode(payload, elements, residual);
+  tensor.codes->kernels.encode(payload, elements, carry,
+                               {.key = tensor.key,
+                                .part = PartIndex(frame.part),
+                                .round = tensor.round,
+                                .rank = self.value});
   encode_ns_ += now() - begun_ns;
   return payload;
 }
 
-void Coder::decode(const Tensor& tensor, std::span<const std::byte> payload,
+void Coder::decode(const Tensor& tensor, std::uint32_t part, std::span<const std::byte> payload,
                    std::span<std::byte> elements) {
   const TimeNs begun_ns = now();
-  tensor.codes->kernels.load(elements, payload);
+  tensor.codes->kernels.load(elements, payload,
+                             {.key = tensor.key, .part = PartIndex(part), .round = tensor.round});
   decode_ns_ += now() - begun_ns;
 }
 
-std::span<const std::byte> Coder::decoded(const Tensor& tensor, std::span<const std::byte> payload,
+std::span<const std::byte> Coder::decoded(const Tensor& tensor, std::uint32_t part,
+                                          std::span<const std::byte> payload,
                                           std::size_t element_bytes) {
   if (scratch_.size() < element_bytes) scratch_.resize(element_bytes);
   const std::span elements = std::span(scratch_).first(element_bytes);
-  decode(tensor, payload, elements);
+  decode(tensor, part, payload, elements);
   return elements;
 }
 

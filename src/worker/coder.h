@@ -28,16 +28,20 @@ class Coder {
   // A tensor that is new here, and whose shards sum codes.
   void begin(Tensor& tensor);
 
-  // What is pushed of this frame. `residual`: of these elements, changed where they are coded; empty: none.
-  std::span<const std::byte> payload(Tensor& tensor, std::size_t place,
-                                     std::span<const std::byte> elements,
-                                     std::span<std::byte> residual);
-  // The elements that an answer says.
-  void decode(const Tensor& tensor, std::span<const std::byte> payload,
+  // A frame of the tensor's active operation, of a part.
+  struct Frame {
+    std::uint32_t part = 0;
+    std::uint32_t frame = 0;
+  };
+  // What is pushed of it. `carry`: of these elements, changed where they are coded. `self`: who pushes.
+  std::span<const std::byte> payload(Tensor& tensor, Frame frame, WorkerRank self,
+                                     std::span<const std::byte> elements, const Carry& carry);
+  // The elements that an answer says, which has no flaw (CodingKernels).
+  void decode(const Tensor& tensor, std::uint32_t part, std::span<const std::byte> payload,
               std::span<std::byte> elements);
   // The same, until the next call.
-  std::span<const std::byte> decoded(const Tensor& tensor, std::span<const std::byte> payload,
-                                     std::size_t element_bytes);
+  std::span<const std::byte> decoded(const Tensor& tensor, std::uint32_t part,
+                                     std::span<const std::byte> payload, std::size_t element_bytes);
   // This frame is answered; the operation ends.
   static void note_answered(Tensor& tensor, std::size_t place);
   static void end(Tensor& tensor);

@@ -1,6 +1,7 @@
 #include "worker/door.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -9,6 +10,8 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/phrases.h"
+#include "kernels/part_coding.h"
 
 namespace byteps {
 
@@ -33,31 +36,87 @@ bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
   return input != output && overlap(input, output, bytes);
 }
 
-// Whether its format is for this tensor. (What is no dtype or operation is refused as such.)
-bool is_fit(const RawSpec& raw, std::uint64_t min_compress_bytes) {
+// Where its format is not for this tensor it travels plain, or as it is after momentum. (What is no dtype or operation
+// is refused as such.)
+void fit(RawSpec& raw, std::uint64_t min_compress_bytes) {
   const auto format = format_of(raw.format);
   const auto dtype = dtype_of(raw.dtype & 0xff);
   const auto operation = operation_of(raw.operation);
-  if (!format || !dtype || !operation) return true;
-  return flaw_of_format(*format, *dtype, *operation) == nullptr && raw.dtype <= 0xff &&
-         raw.element_count >= (min_compress_bytes + 3) / sizeof(float);
+  if (!format || !dtype || !operation) return;
+  const bool can_be = flaw_of_format(*format, *dtype, *operation) == nullptr && raw.dtype <= 0xff;
+  const bool is_large = raw.element_count >= (min_compress_bytes + 3) / sizeof(float);
+  const bool is_said = flaw_of_codec(*format, raw.codec) != nullptr;  // to be refused
+  if (can_be && (is_large || is_said || *format == Format::kFloat32)) return;
+  const bool has_momentum = can_be && raw.codec.momentum;
+  raw.format = static_cast<std::uint32_t>(has_momentum ? Format::kFloat32 : Format::kPlain);
+  raw.codec = {.momentum = has_momentum ? raw.codec.momentum : std::nullopt};
 }
 
-// nullptr: an operation with this residual can be.
-const char* flaw_of_residual(const Submission& submission, const Spec& spec) {
-  if (submission.residual == nullptr) return nullptr;
-  if (submission.coded_where_fit && spec.format == Format::kPlain) return nullptr;
-  if (!has_residual(spec.format)) {
-    return "it has a residual, which only the formats int8 and int4 leave; its residual must be "
-           "NULL";
+bool takes_residual(const Spec& spec) {
+  return has_codec(spec.format) ? spec.codec.error_feedback : has_residual(spec.format);
+}
+
+// What is wrong with the residual; empty: an operation can have it.
+std::string flaw_of_residual(const Submission& submission, const Spec& spec) {
+  const double ratio = submission.residual_ratio;
+  if (!std::isfinite(static_cast<float>(ratio)) || ratio < 0) {
+    return "its residual_ratio is " + number_text(ratio) + ", which is no factor";
   }
-  const auto shares = [&](const void* memory) {
-    return overlap(submission.residual, memory, spec.total_bytes);
+  if (submission.residual == nullptr) {
+    const bool lacks_one = spec.codec.error_feedback && spec.total_bytes > 0;
+    return lacks_one ? "it has error feedback, and no residual" : "";
+  }
+  const bool is_other =
+      submission.coded_where_fit && submission.format != static_cast<std::uint32_t>(spec.format);
+  if (is_other || takes_residual(spec)) return {};
+  return std::string("it has a residual, which ") +
+         (has_codec(spec.format) ? "is for error feedback alone"
+                                 : "only the formats int8 and int4 leave") +
+         "; its residual must be NULL";
+}
+
+// nullptr: what is carried has memory of its own.
+const char* flaw_of_memory(const Submission& submission, const Carry& carry, const Spec& spec) {
+  const auto share = [&](const std::span<std::byte> one, const void* other) {
+    return !one.empty() && overlap(one.data(), other, spec.total_bytes);
   };
-  if (!submission.device && (shares(submission.input) || shares(submission.output))) {
-    return "its residual shares memory with its input or output";
+  const auto shares = [&](const std::span<std::byte> one) {
+    return !submission.device && (share(one, submission.input) || share(one, submission.output));
+  };
+  if (shares(carry.residual)) return "its residual shares memory with its input or output";
+  if (shares(carry.momentum)) return "its momentum shares memory with its input or output";
+  if (!carry.residual.empty() && share(carry.momentum, carry.residual.data())) {
+    return "its momentum shares memory with its residual";
   }
   return nullptr;
+}
+
+Carry carry_of(const Submission& submission, const Spec& spec) {
+  const auto memory = [&](float* first) {
+    return std::as_writable_bytes(std::span(first, first == nullptr ? 0 : spec.element_count()));
+  };
+  Carry carry;
+  if (takes_residual(spec)) carry.residual = memory(submission.residual);
+  if (spec.codec.momentum) carry.momentum = memory(submission.momentum);
+  if (submission.residual_ratio != 0 && has_codec(spec.format)) {
+    carry.ratio = static_cast<float>(submission.residual_ratio);
+  }
+  return carry;
+}
+
+// What a tensor in which nobody else takes part becomes. The two may be the same.
+void finish_alone(const Spec& spec, const KernelSet& kernels, std::span<std::byte> output,
+                  std::span<const std::byte> input, const Carry& carry) {
+  if (!carry.momentum.empty()) {
+    encode({Format::kFloat32, {.momentum = spec.codec.momentum}}, output, input, carry, {});
+    input = output;
+  }
+  if (spec.scale != 1) {
+    kernels_for(spec.dtype, spec.operation, kernels)
+        .finish_alone(output, input, {.divisor = 1, .scale = spec.scale});
+  } else if (!output.empty() && output.data() != input.data()) {
+    std::memcpy(output.data(), input.data(), output.size());
+  }
 }
 
 }  // namespace
@@ -84,7 +143,7 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   };
   const WorkerRank self(membership_.rank());
   RawSpec raw = submission;
-  if (submission.coded_where_fit && !is_fit(raw, min_compress_bytes_)) raw.format = 0;
+  if (submission.coded_where_fit) fit(raw, min_compress_bytes_);
   Result<Spec> made = spec_of(raw, self, membership_.size());
   if (!made.is_ok()) return refused(made.status().message());
   call.spec = std::move(made).value();
@@ -98,11 +157,12 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   if (gives && gets && overlap_apart(submission.input, submission.output, bytes)) {
     return refused("input and output overlap without being the same memory");
   }
-  if (const char* const flaw = flaw_of_residual(submission, spec)) return refused(flaw);
+  const std::string flaw = flaw_of_residual(submission, spec);
+  if (!flaw.empty()) return refused(flaw);
+  call.carry = carry_of(submission, spec);
+  if (const char* const shared = flaw_of_memory(submission, call.carry, spec))
+    return refused(shared);
   call.name = tensor_name;
-  if (submission.residual != nullptr && spec.format != Format::kPlain) {
-    call.residual = std::as_writable_bytes(std::span(submission.residual, spec.element_count()));
-  }
   if (gives) call.input = {static_cast<const std::byte*>(submission.input), bytes};
   if (gets) call.output = {static_cast<std::byte*>(submission.output), bytes};
   call.priority = submission.priority;
@@ -208,10 +268,11 @@ Result<HandleId> WorkerDoor::copy_on_device(PipelineCall& call, const Handles::R
   alone.output = reinterpret_cast<std::uintptr_t>(call.output.data());
   alone.bytes = bytes;
   alone.ended = end;
-  if (call.spec.scale != 1 && bytes > 0) {
-    alone.finish = [this, spec = call.spec](std::span<std::byte> values) {
-      kernels_for(spec.dtype, spec.operation, kernels_)
-          .finish_alone(values, values, {.divisor = 1, .scale = spec.scale});
+  if ((call.spec.scale != 1 || !call.carry.momentum.empty()) && bytes > 0) {
+    alone.finish = [this, spec = call.spec, carry = call.carry,
+                    done_bytes = std::size_t{0}](std::span<std::byte> values) mutable {
+      finish_alone(spec, kernels_, values, values, carry.of(done_bytes, values.size()));
+      done_bytes += values.size();
     };
   }
   if (const Status posted = devices_->post(std::move(alone)); !posted.is_ok()) {
@@ -226,12 +287,7 @@ Result<HandleId> WorkerDoor::copy_at_once(const PipelineCall& call, const Handle
   if (!handle.is_ok()) return handle;
   const Status result = note_alone(call);
   if (result.is_ok()) {
-    if (call.spec.scale != 1) {
-      kernels_for(call.spec.dtype, call.spec.operation, kernels_)
-          .finish_alone(call.output, call.input, {.divisor = 1, .scale = call.spec.scale});
-    } else if (!call.output.empty() && call.output.data() != call.input.data()) {
-      std::memcpy(call.output.data(), call.input.data(), call.output.size());
-    }
+    finish_alone(call.spec, kernels_, call.output, call.input, call.carry);
     copied_.finished_operations.fetch_add(1, std::memory_order_relaxed);
     copied_.finished_bytes.fetch_add(call.output.size(), std::memory_order_relaxed);
   } else {

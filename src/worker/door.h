@@ -34,7 +34,10 @@ struct Submission : RawSpec {
       nullptr;             // element_count elements; not needed on the non-roots of a broadcast
   void* output = nullptr;  // element_count elements; may be input; not needed where it gets nothing
   bool coded_where_fit = false;  // the format is for large sums of float32; others travel plain
-  float* residual = nullptr;     // element_count of host memory: error feedback; null: none
+  // element_count of host memory; null: none.
+  float* residual = nullptr;  // error feedback
+  float* momentum = nullptr;  // given where the codec has momentum
+  double residual_ratio = 0;  // 0: 1
   std::int32_t priority = 0;
   bool once = false;       // the name is never used again
   Handles::Report report;  // where its end is told

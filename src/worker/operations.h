@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/members.h"
 #include "base/time.h"
+#include "base/carry.h"
 #include "net/transport.h"
 #include "worker/cargo.h"
 #include "worker/handles.h"
@@ -38,7 +39,7 @@ struct Op {
   TensorIndex tensor = kNoTensor;
   std::span<const std::byte> input;
   std::span<std::byte> output;
-  std::span<std::byte> residual;
+  Carry carry;                   // of coded elements
   Cargo* cargo = nullptr;        // instead of both
   std::uint64_t submission = 0;  // counts them
   TimeNs submitted_ns = 0;

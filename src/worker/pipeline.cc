@@ -89,7 +89,7 @@ void Pipeline::submit(PipelineCall&& call) {
   op.handle = call.handle;
   op.input = call.input;
   op.output = call.output;
-  op.residual = call.residual;
+  op.carry = call.carry;
   op.cargo = call.cargo;
   patience_.on_submitted();
   tensor.once = call.once;
@@ -111,7 +111,9 @@ void Pipeline::start(TensorIndex index) {
   tensor.cargo = op.cargo;
   tensor.finished_parts = 0;
   std::fill(tensor.answered.begin(), tensor.answered.end(), 0);
-  if (work_.lends_residual(op)) work_.config.relays.residuals->lend(tensor.key, op.residual);
+  if (work_.lends_carry(op)) {
+    work_.config.relays.residuals->lend(tensor.key, op.carry, tensor.spec.total_bytes);
+  }
   push_.begin_round(tensor);
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
     tensor.parts[part].begin_round();
@@ -207,7 +209,7 @@ void Pipeline::end_op(OpIndex index, const Status& status) {
   if (op.state != OpState::kWaiting) {
     Tensor& tensor = work_.tensors[op.tensor];
     tensor.cargo = nullptr;
-    if (work_.lends_residual(op)) work_.config.relays.residuals->take_back(tensor.key);
+    if (work_.lends_carry(op)) work_.config.relays.residuals->take_back(tensor.key);
     Coder::end(tensor);
   }
   work_.complete(op.handle, work_.tensors[op.tensor].spec, status);

@@ -41,7 +41,7 @@ void Pull::expect(const wire::Glimpse& answer, int distance) const {
 }
 
 Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::Header& header,
-                          std::size_t payload_bytes) const {
+                          std::span<const std::byte> payload) const {
   if (header.part.value >= tensor.parts.size()) return {"names a part that it has not"};
   const PartState& part = tensor.parts[header.part.value];
   if (part.shard != shard) return {"comes from a shard that does not own the part"};
@@ -55,11 +55,15 @@ Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::He
   const std::uint64_t expected = work_.is_sent_to(tensor.spec) ? named.bytes : 0;
   // What the crew of a lost root has pushed of a broadcast may be lost with it; and what a root alone got.
   const std::uint64_t without_root = tensor.spec.root_only ? 0 : named.bytes;
-  const bool is_root_lost = work_.config.duties.waits_for_crew && payload_bytes == without_root;
+  const bool is_root_lost = work_.config.duties.waits_for_crew && payload.size() == without_root;
   // A sum of coded elements that only workers had who got elements from their relay.
-  const bool is_plain =
-      expected > 0 && payload_bytes == TensorTable::frame_bytes(part, named.frame);
-  if (payload_bytes != expected && !is_root_lost && !is_plain) return {"has a wrong size"};
+  const std::uint64_t frame_bytes = TensorTable::frame_bytes(part, named.frame);
+  const bool is_plain = expected > 0 && payload.size() == frame_bytes;
+  if (payload.size() != expected && !is_root_lost && !is_plain) return {"has a wrong size"};
+  if (tensor.codes != nullptr && !payload.empty() && !is_plain) {
+    const char* const flaw = tensor.codes->kernels.flaw(payload, frame_bytes);
+    if (flaw != nullptr) return {"has codes that there are not"};
+  }
   if (expected > 0 && tensor.cargo == nullptr) {
     named.place = work_.operations[tensor.active].output.data() + part.offset + header.offset_bytes;
   }
@@ -78,7 +82,7 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
   if (ahead < 0 && !PLANTED(round_unchecked)) return taken;
 
   const Named named = ahead > 0 ? Named{"is of a round that was not pushed"}
-                                : look_at(tensor, shard, header, payload.size());
+                                : look_at(tensor, shard, header, payload);
   if (named.what != nullptr) {
     taken.broken = {Code::kDisconnected,
                     "an answer for tensor '" + tensor.name + "' " + named.what};
@@ -103,10 +107,11 @@ std::uint64_t Pull::put(Tensor& tensor, const wire::Header& header, const Named&
   const std::uint64_t bytes = is_coded ? frame_bytes : payload.size();
   work_.counters.pulled_wire_bytes += payload.size();
   if (tensor.cargo != nullptr) {
-    tensor.cargo->answered(header,
-                           is_coded ? work_.coder.decoded(tensor, payload, bytes) : payload);
+    tensor.cargo->answered(
+        header,
+        is_coded ? work_.coder.decoded(tensor, header.part.value, payload, bytes) : payload);
   } else if (is_coded) {
-    work_.coder.decode(tensor, payload, {named.place, bytes});
+    work_.coder.decode(tensor, header.part.value, payload, {named.place, bytes});
   } else if (!payload.empty()) {
     std::memcpy(named.place, payload.data(), payload.size());
   }

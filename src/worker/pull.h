@@ -54,7 +54,7 @@ class Pull final : public Stage {
   };
   TensorIndex tensor_of(const wire::Header& answer) const;
   Named look_at(const Tensor& tensor, ShardIndex shard, const wire::Header& header,
-                std::size_t payload_bytes) const;
+                std::span<const std::byte> payload) const;
   std::uint64_t put(Tensor& tensor, const wire::Header& header, const Named& named,
                     std::span<const std::byte> payload);
   void count(PartRef part, const Named& named, Taken& taken);

@@ -321,24 +321,22 @@ void Push::stage_frame(Tensor& tensor, std::uint32_t frame, wire::Header& header
   staged_payload_bytes_ = message.payload.size();
 }
 
-// With the residual of what is pushed, if there is one: of a relay that is its worker's.
+// With what is carried of what is pushed, if there is something: of a relay that is its worker's.
 std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
                                       std::span<const std::byte> elements) {
   const PartState& part = tensor.parts[staged_part_.part];
   std::span<const std::byte> payload;
-  const auto code_with = [&](std::span<std::byte> residual) {
-    if (!residual.empty()) {
-      const std::uint64_t offset = part.offset + frame * part.frame_bytes;
-      residual = residual.subspan(PLANTED(residual_of_first_frame) ? 0 : offset, elements.size());
-    }
-    payload =
-        work_.coder.payload(tensor, tensor.place_of(staged_part_.part, frame), elements, residual);
+  const auto code_with = [&](const Carry& carry) {
+    const std::uint64_t offset = part.offset + frame * part.frame_bytes;
+    payload = work_.coder.payload(
+        tensor, {staged_part_.part, frame}, work_.config.self, elements,
+        carry.of(PLANTED(residual_of_first_frame) ? 0 : offset, elements.size()));
     work_.counters.encode_ns = work_.coder.encode_ns();
   };
   if (work_.config.is_relay && work_.config.relays.residuals != nullptr) {
     work_.config.relays.residuals->code_with(tensor.key, tensor.spec.total_bytes, code_with);
   } else {
-    code_with(work_.operations[tensor.active].residual);
+    code_with(work_.operations[tensor.active].carry);
   }
   return payload;
 }

@@ -9,7 +9,7 @@
 #include "base/time.h"
 #include "loop/mailbox.h"
 #include "net/wire.h"
-#include "worker/residuals.h"
+#include "base/residuals.h"
 
 namespace byteps {
 

@@ -142,7 +142,7 @@ struct Tensor {
   // Of one frame, as it travels; an empty part has one empty frame.
   std::uint64_t payload_bytes(const PartState& part, std::uint32_t frame) const {
     const std::uint64_t bytes = std::min(part.frame_bytes, part.bytes - frame * part.frame_bytes);
-    return codes != nullptr ? payload_bytes_of({bytes, spec.format}) : bytes;
+    return codes != nullptr ? codes->kernels.payload_bytes(bytes) : bytes;
   }
   bool is_answered(std::uint32_t part, std::uint32_t frame) const {
     const std::size_t bit = place_of(part, frame);

@@ -27,7 +27,7 @@
 #include "worker/coder.h"
 #include "worker/handles.h"
 #include "worker/operations.h"
-#include "worker/residuals.h"
+#include "base/residuals.h"
 #include "worker/road.h"
 #include "worker/shard_way.h"
 #include "worker/tensor_table.h"
@@ -46,8 +46,7 @@ struct PipelineCall {
   bool once = false;
   device::Place
       place{};  // of input and output, where they are on a device: for Staging, which makes a cargo of it
-  std::span<std::byte>
-      residual{};          // of a coded tensor, spec.total_bytes: error feedback; empty: none
+  Carry carry{};           // of a coded tensor, spec.total_bytes each
   Cargo* cargo = nullptr;  // not null: instead of input and output, which are empty
   // Of a relay that stands in for another, which was in the middle of it: the round.
   std::optional<Round> round{};
@@ -85,7 +84,7 @@ struct PipelineConfig {
   bool is_relay = false;
   struct Relays {
     bool are_alone = false;  // there are no servers behind them
-    // Of the process: a worker behind relays lends those of its operations there, and its relays code with them.
+    // Of the process: a worker behind relays lends what its operations carry there, and its relays code with it.
     Residuals* residuals = nullptr;
   };
   Relays relays{};
@@ -192,9 +191,9 @@ struct Work {
   }
   // Whether its ways lead to relays.
   bool is_behind_relays() const { return config.groups && !config.is_relay; }
-  // Relays code, with the residual of this operation.
-  bool lends_residual(const Op& op) const {
-    return !op.residual.empty() && config.relays.residuals != nullptr && is_behind_relays();
+  // Relays code, with what this operation carries.
+  bool lends_carry(const Op& op) const {
+    return !op.carry.empty() && config.relays.residuals != nullptr && is_behind_relays();
   }
 };
 

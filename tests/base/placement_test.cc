@@ -172,6 +172,37 @@ TEST(Placement, coded_tensors_are_cut_into_frames_of_whole_blocks_whatever_the_s
   }
 }
 
+TEST(Placement, a_part_that_is_coded_together_is_one_frame_of_4_mib_at_most) {
+  const Placement placement(std::uint64_t{1} << 31, 61440, {1, 1, 1});
+  constexpr std::uint64_t kMost = kPartElementsMax * 4;
+  const Extent whole(kMost, Format::kOnebit);
+  EXPECT_EQ(placement.part_count(whole), 1U) << "however many shards there are";
+  EXPECT_EQ(Placement::frame_count(placement.part(Key(9), whole, 0)), 1U);
+  const Extent larger(kMost * 3 + 4, Format::kTopk);
+  ASSERT_EQ(placement.part_count(larger), 4U);
+  EXPECT_EQ(placement.part(Key(9), larger, 3).bytes, 4U);
+  EXPECT_EQ(placement.part_count({larger.bytes, Format::kInt8}), 3U) << "as ever";
+  const Placement small(4'096'000, 61440, {1, 1});
+  EXPECT_EQ(small.part(Key(9), {larger.bytes, Format::kRandomk}, 0).bytes, 4'096'000U);
+  Prng prng(8);
+  for (int round = 0; round < 2000; ++round) {
+    Weights weights(1 + prng.below(5));
+    for (std::uint32_t& each : weights) each = static_cast<std::uint32_t>(1 + prng.below(9));
+    const std::uint64_t frame = 64 * (1 + prng.below(64));
+    const Placement drawn(frame * (1 + prng.below(8)), frame, weights);
+    const Extent extent(4 * prng.below(100'000), static_cast<Format>(5 + prng.below(4)));
+    std::uint64_t end = 0;
+    for (std::uint64_t i = 0; i < drawn.part_count(extent); ++i) {
+      const Placement::Part part = drawn.part(Key(round), extent, i);
+      ASSERT_EQ(part.offset, end);
+      ASSERT_EQ(Placement::frame_count(part), 1U);
+      ASSERT_LE(part.bytes, drawn.partition_bytes());
+      end += part.bytes;
+    }
+    ASSERT_EQ(end, extent.bytes);
+  }
+}
+
 TEST(Placement, an_empty_tensor_has_one_empty_part_with_one_empty_frame) {
   const Placement placement(4'096'000, 32 << 10, {3, 1});
   ASSERT_EQ(placement.part_count(0), 1u);

@@ -54,6 +54,28 @@ TEST(Spec, a_format_is_of_float32_sums_and_averages_and_ranks_agree_about_it) {
                }).is_ok());
 }
 
+TEST(Spec, a_codec_is_said_in_words_and_ranks_agree_about_all_of_it) {
+  const auto coded = [](const Codec& codec) {
+    return made([&](RawSpec& raw) {
+      raw.format = static_cast<std::uint32_t>(Format::kTopk);
+      raw.codec = codec;
+    });
+  };
+  const Result<Spec> spec = coded({.k = 0.01, .error_feedback = true, .momentum = 0.9});
+  ASSERT_TRUE(spec.is_ok()) << spec.status().text();
+  EXPECT_NE(
+      spec.value().text().find(", coded as topk with k = 0.01, error feedback and momentum 0.9"),
+      std::string::npos)
+      << spec.value().text();
+  for (const Codec& other : {Codec{.k = 0.02, .error_feedback = true, .momentum = 0.9},
+                             Codec{.k = 0.01, .momentum = 0.9},
+                             Codec{.k = 0.01, .error_feedback = true, .momentum = 0.8},
+                             Codec{.k = 0.01, .error_feedback = true}}) {
+    EXPECT_NE(spec.value(), coded(other).value());
+  }
+  EXPECT_FALSE(coded({}).is_ok()) << "k is missing";
+}
+
 TEST(Spec, a_root_counts_only_where_there_is_one) {
   Spec sum;
   Spec other = sum;

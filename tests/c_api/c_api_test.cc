@@ -260,8 +260,8 @@ TEST_F(JobOfOne, a_format_and_a_residual_that_cannot_be_are_refused_with_a_reaso
     EXPECT_THAT(error_.message, HasSubstr("'t'"));
   };
   byteps_tensor bad = good;
-  bad.format = 5;
-  refused(bad, "no format has the number 5");
+  bad.format = 10;
+  refused(bad, "no format has the number 10");
   bad = good, bad.format = BYTEPS_FORMAT_INT8, bad.operation = BYTEPS_MAX;
   refused(bad, "only sums and averages");
   bad = good, bad.format = BYTEPS_FORMAT_INT8, bad.dtype = BYTEPS_INT32;
@@ -290,6 +290,65 @@ TEST_F(JobOfOne, where_a_format_is_for_what_it_fits_other_tensors_are_no_error) 
   EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
   call.name = "unknown", call.format = 77;
   EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT);
+}
+
+TEST_F(JobOfOne, a_codec_that_cannot_be_is_refused_with_a_reason) {
+  std::vector<float> values(256, 1.0F);
+  std::vector<float> memory(256);
+  const auto refused = [&](const byteps_tensor& call, const char* reason) {
+    EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT) << reason;
+    EXPECT_THAT(error_.message, HasSubstr(reason));
+  };
+  byteps_codec codec{};
+  byteps_tensor call = tensor("t", values);
+  call.codec = &codec;
+  call.format = BYTEPS_FORMAT_TOPK;
+  refused(call, "tensor 't': k must be above 0");
+  codec.k = 0.01;
+  codec.flags = 32;
+  refused(call, "byteps_codec.flags has unknown bits: 32");
+  codec.flags = BYTEPS_CODEC_SCALING;
+  refused(call, "scaling is for onebit");
+  codec.flags = BYTEPS_CODEC_ERROR_FEEDBACK;
+  refused(call, "error feedback, and no residual");
+  call.residual = memory.data();
+  call.residual_ratio = -1;
+  refused(call, "residual_ratio is -1");
+  call.residual_ratio = 0;
+  call.momentum_mu = 0.9;
+  refused(call, "momentum_mu is set");
+  call.momentum = memory.data();
+  refused(call, "momentum shares memory with its residual");
+  call.momentum = values.data();
+  refused(call, "momentum shares memory with its input");
+  codec.reserved = 1;
+  refused(call, "byteps_codec.reserved");
+  codec.reserved = 0;
+  codec.flags = 0;
+  call.momentum = nullptr, call.momentum_mu = 0;
+  refused(call, "is for error feedback alone");
+  call.residual = nullptr;
+  call.format = BYTEPS_FORMAT_INT8;
+  refused(call, "only onebit, topk, randomk, dithering and float32");
+}
+
+TEST_F(JobOfOne, momentum_is_added_where_nobody_else_takes_part_and_where_a_tensor_is_too_small) {
+  std::vector<float> values(256, 1.0F);
+  std::vector<float> momentum(256);
+  byteps_codec codec{.k = 0.01, .seed = 0, .flags = 0, .reserved = 0};
+  byteps_tensor call = tensor("t", values);
+  call.format = BYTEPS_FORMAT_TOPK;
+  call.codec = &codec;
+  call.flags = BYTEPS_CODED_WHERE_FIT;
+  call.momentum = momentum.data();
+  call.momentum_mu = 0.5;
+  call.scale = 2;
+  ASSERT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(values, std::vector<float>(256, 3.0F));
+  EXPECT_EQ(momentum, std::vector<float>(256, 1.0F));
+  call.name = "integers", call.dtype = BYTEPS_INT32, call.scale = 0;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(momentum, std::vector<float>(256, 1.0F)) << "is not touched";
 }
 
 TEST_F(JobOfOne, an_empty_tensor_needs_no_memory) {

@@ -126,7 +126,7 @@ def job_id(key: bytes) -> bytes:
 
 
 def hello(
-    role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 10, incarnation: bytes = bytes(16)
+    role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 11, incarnation: bytes = bytes(16)
 ) -> bytes:
     """The fields of a Hello; the connection puts the nonce before them."""
     return (

@@ -60,15 +60,15 @@ struct Passed {
 };
 Passed pass(Format format, const KernelSet& set, const Floats& elements, const Floats& residual,
             std::size_t offset = 0) {
-  const CodingKernels coding = coding_kernels_for(format, set);
+  const CodingKernels coding = coding_kernels_for(format, {}, set);
   Block input(offset, elements);
   Block feedback(offset, residual);
   Block payload(offset + 1, payload_bytes(format, elements.size()));
   Block decoded(offset, elements.size() * sizeof(float));
   Block added(offset, elements);
-  coding.encode(payload.span(), input.span(), feedback.span());
-  coding.load(decoded.span(), payload.span());
-  coding.add(added.span(), payload.span());
+  coding.encode(payload.span(), input.span(), {.residual = feedback.span()}, {});
+  coding.load(decoded.span(), payload.span(), {});
+  coding.add(added.span(), payload.span(), {});
   return {payload.bytes(), decoded.floats(), added.floats(), feedback.floats()};
 }
 Passed pass(Format format, const Floats& elements, const Floats& residual = {}) {

@@ -19,22 +19,21 @@
 namespace byteps {
 namespace {
 
-PartKind kind_of(const std::string& text) {
-  for (const PartKind kind :
-       {PartKind::kOnebit, PartKind::kTopk, PartKind::kRandomk, PartKind::kDithering}) {
-    if (text == name(kind)) return kind;
+Format kind_of(const std::string& text) {
+  for (const Format format :
+       {Format::kOnebit, Format::kTopk, Format::kRandomk, Format::kDithering}) {
+    if (text == name(format)) return format;
   }
   CHECK(false) << text;
-  return PartKind::kOnebit;
+  return Format::kOnebit;
 }
 
-PartCodec codec_of(const std::vector<std::string>& words) {
+PartCoding coding_of(const std::vector<std::string>& words) {
   const std::string& options = words[3];
   const auto has = [&](const char* option) {
     return options.find(std::string(option) + ',') != std::string::npos;
   };
-  PartCodec codec = {
-      .kind = kind_of(words[0]),
+  Codec codec = {
       .k = std::stod(words[1]),
       .scaling = has("scaling"),
       .natural = has("natural"),
@@ -43,7 +42,7 @@ PartCodec codec_of(const std::vector<std::string>& words) {
   };
   if (words[2] != "none") codec.seed = std::stoull(words[2]);
   if (words[4] != "none") codec.momentum = std::stof(words[4]);
-  return codec;
+  return {kind_of(words[0]), codec};
 }
 
 template <typename Number>
@@ -56,26 +55,35 @@ void write(const Number* numbers, std::size_t count) {
 }
 
 void run(const std::vector<std::string>& words) {
-  const PartCodec codec = codec_of(words);
-  const PartPlace place = {Key(std::stoull(words[5])),
-                           PartIndex(static_cast<std::uint32_t>(std::stoul(words[6]))),
-                           static_cast<std::uint32_t>(std::stoul(words[7]))};
+  const PartCoding coding = coding_of(words);
+  PartPlace place = {.key = Key(std::stoull(words[5])),
+                     .part = PartIndex(static_cast<std::uint32_t>(std::stoul(words[6]))),
+                     .round = Round(0),
+                     .rank = static_cast<std::uint32_t>(std::stoul(words[7]))};
   const std::size_t count = std::stoull(words[8]);
-  const char* const flaw = flaw_of_part_codec(codec, count);
+  const char* const flaw = flaw_of_codec(coding.format, coding.codec);
   CHECK(flaw == nullptr) << flaw;
-  PartState state = first_state(codec, place, count);
-  std::vector<std::byte> payload(payload_bytes_max(codec, count));
+  std::vector<std::byte> payload(payload_bytes(coding.format, coding.codec, count));
   std::vector<float> elements(count);
   std::vector<float> decoded(count);
-  double learning_rate = 0;
-  for (Round round; read(&learning_rate, 1) && read(elements.data(), count); ++round.value) {
-    const auto bytes = static_cast<std::uint32_t>(
-        encode(codec, state, payload, std::as_bytes(std::span(elements)), round, learning_rate));
-    const char* const wrong = decode(codec, std::as_writable_bytes(std::span(decoded)),
-                                     std::span(payload).first(bytes), state.drawn);
+  std::vector<float> residual(coding.codec.error_feedback ? count : 0);
+  std::vector<float> momentum(coding.codec.momentum ? count : 0);
+  const auto length = static_cast<std::uint32_t>(payload.size());
+  double rate = 0;
+  double rate_before = 0;
+  for (; read(&rate, 1) && read(elements.data(), count); ++place.round.value) {
+    const bool is_known = rate > 0 && rate_before > 0;
+    encode(coding, payload, std::as_bytes(std::span(elements)),
+           {.residual = std::as_writable_bytes(std::span(residual)),
+            .momentum = std::as_writable_bytes(std::span(momentum)),
+            .ratio = is_known ? static_cast<float>(rate_before / rate) : 1},
+           place);
+    if (rate > 0) rate_before = rate;
+    const char* const wrong = flaw_of_payload(coding, payload, count);
     CHECK(wrong == nullptr) << wrong;
-    write(&bytes, 1);
-    write(payload.data(), bytes);
+    decode(coding, std::as_writable_bytes(std::span(decoded)), payload, place);
+    write(&length, 1);
+    write(payload.data(), payload.size());
     write(decoded.data(), count);
   }
 }

@@ -183,6 +183,28 @@ TEST(Wire, a_format_is_sent_only_where_there_is_one_and_must_be_known) {
   }
 }
 
+TEST(Wire, a_codec_is_sent_only_where_it_says_something) {
+  Declare declare{{DType::kFloat32, Operation::kSum, 24}, "w"};
+  declare.format = Format::kDithering;
+  const std::size_t before = encode(declare).size();
+  declare.codec = {.k = 4, .seed = 0, .natural = true, .error_feedback = true, .momentum = 0.5};
+  std::vector<std::byte> bytes = encode(declare);
+  EXPECT_EQ(hex(bytes).substr(2 * before),
+            "0c010000000000001040"
+            "0d010000000000000000"
+            "0e010a00000000000000"
+            "0f01000000000000e03f");
+  EXPECT_EQ(decode_declare(bytes).value(), declare);
+  for (const int options : {0, 16, 255}) {
+    bytes[before + 22] = static_cast<std::byte>(options);
+    EXPECT_TRUE(decode_declare(bytes).status().is(Code::kInvalidArgument)) << options;
+  }
+  declare.codec = {.scaling = true};
+  EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
+  declare.codec = {.l2 = true};
+  EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
+}
+
 TEST(Wire, a_shape_has_2_to_64_dimensions_of_8_bytes) {
   const auto declare_with = [](std::size_t shape_bytes) {
     std::vector<std::byte> bytes = encode(Declare{});

@@ -57,7 +57,8 @@ class Codec:
         self.round, self.residual, self.momentum, self.rate = 0, None, None, None
 
     def count(self, n):
-        return max(1, int(self.k * n)) if self.k < 1 else int(self.k)
+        most = n // 2 if self.kind == "topk" else n
+        return max(1, min(int(self.k * n) if self.k < 1 else int(self.k), most))
 
     def code(self, gradient, rate=None):
         x = gradient.astype(F).copy()

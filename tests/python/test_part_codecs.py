@@ -66,11 +66,15 @@ def test_numbers_are_those_of_the_formulas(kind, feedback):
             rate, gradient = rounds[round]
             assert np.array_equal(decoded, model.code(gradient, rate)), f"{count} elements, round {round}"
             if kind["kind"] == "onebit":
-                assert len(payload) == (count + 31) // 32 * 4 + 4
+                length = (count + 31) // 32 * 4 + 4
             if kind["kind"] == "topk":
-                assert len(payload) == 8 * model.count(count)
+                length = 8 * model.count(count)
             if kind["kind"] == "randomk":
-                assert len(payload) == 4 * model.count(count)
+                length = 4 * model.count(count)
+            if kind["kind"] == "dithering":
+                length = 4 + (count * (2 * kind["k"]).bit_length() + 31) // 32 * 4
+            # By its length it is told from the elements.
+            assert len(payload) == length + (4 if length == 4 * count else 0)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

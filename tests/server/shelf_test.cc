@@ -55,10 +55,10 @@ class CodedShelf : public testing::TestWithParam<Format> {
     declared.format = GetParam();
     return declared;
   }
-  static CodingKernels coding() { return coding_kernels_for(GetParam(), best_kernels()); }
+  static CodingKernels coding() { return coding_kernels_for(GetParam(), {}, best_kernels()); }
   static Bytes code(const Bytes& elements) {
     Bytes payload(payload_bytes(GetParam(), elements.size() / 4));
-    coding().encode(payload, elements, {});
+    coding().encode(payload, elements, {}, {});
     return payload;
   }
   static Bytes elements(float first, float step) {
@@ -69,9 +69,9 @@ class CodedShelf : public testing::TestWithParam<Format> {
   // What the codes of these say, added in this order, divided, and coded again.
   static Bytes sum(const std::vector<Bytes>& contributions, std::uint32_t divisor) {
     Bytes total(4 * 40);
-    coding().load(total, code(contributions.front()));
+    coding().load(total, code(contributions.front()), {});
     for (std::size_t i = 1; i < contributions.size(); ++i)
-      coding().add(total, code(contributions[i]));
+      coding().add(total, code(contributions[i]), {});
     kernels_for(kF32, Operation::kSum, best_kernels()).finish(total, total, {.divisor = divisor});
     return code(total);
   }
@@ -125,6 +125,89 @@ TEST_P(CodedShelf, at_a_relay_elements_come_and_go_as_they_are) {
   for (const std::uint32_t worker : {0U, 1U}) world.push(worker, "x", 0, elements(1, 1));
   ASSERT_THAT(world.out.forwards, SizeIs(1));
   EXPECT_EQ(world.out.forwards[0].payload_bytes, 4U * 40);
+}
+
+// ---- parts that are coded together
+
+wire::Declare of_parts(Format format, const Codec& codec, Operation operation = Operation::kSum) {
+  wire::Declare declared = declaration("x", kF32, 4 * 4, operation);
+  declared.format = format;
+  declared.codec = codec;
+  return declared;
+}
+
+// What all get when one worker, of so many, gives these numbers and the others zeros.
+std::vector<float> decoded(const wire::Declare& declared, const Bytes& payload, Round round) {
+  std::vector<float> numbers(4);
+  coding_kernels_for(declared.format, declared.codec, best_kernels())
+      .load(std::as_writable_bytes(std::span(numbers)), payload,
+            {.key = key_of("x"), .part = PartIndex(0), .round = round});
+  return numbers;
+}
+Bytes coded(const wire::Declare& declared, const Bytes& elements, std::uint32_t round) {
+  const CodingKernels coding = coding_kernels_for(declared.format, declared.codec, best_kernels());
+  Bytes payload(coding.payload_bytes(elements.size()));
+  coding.encode(payload, elements, {},
+                {.key = key_of("x"), .part = PartIndex(0), .round = Round(round), .rank = 0});
+  return payload;
+}
+
+TEST(ShelfOfParts, what_the_codes_of_a_sum_leave_is_in_the_next_one) {
+  const wire::Declare declared = of_parts(Format::kTopk, {.k = 1, .error_feedback = true});
+  ShelfWorld world(2, 4096, 2048);
+  world.declare_all(declared);
+  world.push(0, "x", 0, coded(declared, floats({0, 3, 0, 0}), 0));
+  world.push(1, "x", 0, coded(declared, floats({0, 0, 2, 0}), 0));
+  Told out = world.take();
+  ASSERT_THAT(out.answers, SizeIs(2));
+  EXPECT_EQ(decoded(declared, bytes_of(out.answers[0].payload()), Round(0)),
+            (std::vector<float>{0, 3, 0, 0}));
+  EXPECT_GE(world.pool.lent_bytes(), 16U + 8U) << "its residual is kept";
+  world.push(0, "x", 1, coded(declared, floats({0, 1, 0, 0}), 1));
+  world.push(1, "x", 1, coded(declared, floats({0, 0, 0, 1}), 1));
+  out = world.take();
+  ASSERT_THAT(out.answers, SizeIs(2));
+  EXPECT_EQ(decoded(declared, bytes_of(out.answers[1].payload()), Round(1)),
+            (std::vector<float>{0, 0, 2, 0}));
+}
+
+TEST(ShelfOfParts, payloads_of_randomk_are_added_and_divided_as_they_are) {
+  const wire::Declare declared =
+      of_parts(Format::kRandomk, {.k = 2, .error_feedback = true}, Operation::kAverage);
+  ShelfWorld world(2, 4096, 2048);
+  world.declare_all(declared);
+  world.push(0, "x", 0, floats({4, 10}));
+  world.push(1, "x", 0, floats({2, 20}));
+  const Told out = world.take();
+  ASSERT_THAT(out.answers, SizeIs(2));
+  EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 15}));
+}
+
+TEST(ShelfOfParts, codes_that_there_are_not_break_the_protocol_and_add_nothing) {
+  const wire::Declare declared = of_parts(Format::kTopk, {.k = 2});
+  for (const bool deterministic : {false, true}) {
+    ShelfSettings settings;
+    settings.deterministic = deterministic;
+    ShelfWorld world(2, 4096, 2048, settings);
+    world.declare_all(declared);
+    const std::uint32_t words[] = {3, 0, 3, 0};  // do not rise
+    Bytes payload(sizeof words + 4);             // is told by its length from the elements
+    std::memcpy(payload.data(), words, sizeof words);
+    world.push(1, "x", 0, payload);
+    EXPECT_THAT(world.out.violations, SizeIs(1));
+    EXPECT_EQ(world.pool.lent_bytes(), 0U);
+  }
+}
+
+TEST(ShelfOfParts, who_means_another_codec_is_told_what_the_others_do) {
+  ShelfWorld world(2, 4096, 2048);
+  world.declare(0, of_parts(Format::kTopk, {.k = 0.01, .error_feedback = true}));
+  world.declare(1, of_parts(Format::kTopk, {.k = 0.02, .error_feedback = true}));
+  ASSERT_THAT(world.out.spoiled, SizeIs(1));
+  EXPECT_THAT(world.out.spoiled[0].text,
+              HasSubstr("coded as topk with k = 0.01 and error feedback"));
+  EXPECT_THAT(world.out.spoiled[0].text,
+              HasSubstr("coded as topk with k = 0.02 and error feedback"));
 }
 
 INSTANTIATE_TEST_SUITE_P(all, CodedShelf,

@@ -67,7 +67,9 @@ class CoderTest : public testing::Test {
     call.spec.format = format;
     call.input = std::as_bytes(std::span(elements_));
     call.output = std::as_writable_bytes(std::span(elements_));
-    if (feeds_back) call.residual = std::as_writable_bytes(std::span(residual_));
+    call.spec.codec = codec_;
+    if (feeds_back) call.carry.residual = std::as_writable_bytes(std::span(residual_));
+    if (codec_.momentum) call.carry.momentum = std::as_writable_bytes(std::span(momentum_));
     pipeline_.submit(std::move(call));
   }
   std::vector<Message> send(bool is_taken = true) {
@@ -91,7 +93,7 @@ class CoderTest : public testing::Test {
   }
   static Bytes code(const Floats& elements, Format format = Format::kInt8) {
     Bytes payload(payload_bytes(format, elements.size()));
-    coding_kernels_for(format, best_kernels()).encode(payload, bytes_of(elements), {});
+    coding_kernels_for(format, {}, best_kernels()).encode(payload, bytes_of(elements), {}, {});
     return payload;
   }
   void answer(std::uint64_t offset, const Bytes& payload) {
@@ -110,6 +112,8 @@ class CoderTest : public testing::Test {
 
   Floats elements_ = Floats(400);
   Floats residual_ = Floats(400);
+  Floats momentum_ = Floats(400);
+  Codec codec_;
   Residuals lent_;
   Pipeline pipeline_;
   Status answered_;
@@ -200,6 +204,48 @@ TEST_F(CoderTest, what_codes_leave_is_in_the_next_round) {
   EXPECT_EQ(sent[0].payload, code(Floats(second.begin(), second.begin() + 256)));
 }
 
+TEST_F(CoderTest, a_part_that_is_coded_together_is_one_frame) {
+  codec_ = {.scaling = true, .error_feedback = true};
+  std::fill(elements_.begin(), elements_.end(), -2.0F);
+  elements_[0] = 2;
+  submit(Format::kOnebit);
+  const auto sent = pushes();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].payload.size(), 4U * 13 + 4);
+  EXPECT_THAT(residual_, Each(0.0F)) << "all have the mean magnitude";
+  answer(0, sent[0].payload);
+  ASSERT_TRUE(answered_.is_ok()) << answered_.text();
+  EXPECT_EQ(elements_[0], 2);
+  EXPECT_EQ(elements_[399], -2);
+}
+
+TEST_F(CoderTest, codes_that_there_are_not_break_the_protocol) {
+  codec_ = {.k = 2};
+  submit(Format::kTopk, false);
+  ASSERT_THAT(pushes(), SizeIs(1));
+  const std::uint32_t words[] = {3, 0, 400, 0};  // the second is beyond
+  Bytes payload(sizeof words);
+  std::memcpy(payload.data(), words, sizeof words);
+  answer(0, payload);
+  EXPECT_FALSE(answered_.is_ok());
+}
+
+TEST_F(CoderTest, float32_is_pushed_after_momentum_once_and_answered_as_it_is) {
+  codec_ = {.momentum = 0.5};
+  std::fill(elements_.begin(), elements_.end(), 2.0F);
+  submit(Format::kFloat32, false);
+  const Floats given(80, 3.0F);  // of frames of 320 bytes
+  const auto sent = pushes();
+  ASSERT_THAT(sent, SizeIs(5));
+  EXPECT_EQ(sent[0].payload, bytes_of(given));
+  reconnect();
+  EXPECT_EQ(pushes()[4].payload, bytes_of(given));
+  EXPECT_THAT(momentum_, Each(2.0F));
+  answer(320, bytes_of(Floats(80, 7.0F)));
+  ASSERT_TRUE(answered_.is_ok()) << answered_.text();
+  EXPECT_EQ(elements_[80], 7);
+}
+
 TEST_F(CoderTest, without_feedback_nothing_is_kept) {
   submit(Format::kInt4, false);
   EXPECT_THAT(pushes(), SizeIs(2)) << "four times as many bytes of elements as of a frame";
@@ -231,7 +277,7 @@ class CoderBehindRelaysTest : public CoderTest {
   }
   std::size_t lent_bytes() {
     std::size_t bytes = 0;
-    lent_.code_with(key_of("t"), 1600, [&](std::span<std::byte> lent) { bytes = lent.size(); });
+    lent_.code_with(key_of("t"), 1600, [&](const Carry& lent) { bytes = lent.residual.size(); });
     return bytes;
   }
 };
@@ -257,9 +303,8 @@ TEST_F(CoderBehindRelaysTest, the_residual_is_lent_to_relays_until_the_operation
   EXPECT_EQ(lent_bytes(), 0U);
   submit();
   EXPECT_EQ(lent_bytes(), 1600U);
-  lent_.code_with(key_of("t"), 1604, [](std::span<std::byte> lent) {
-    EXPECT_TRUE(lent.empty()) << "that of another tensor";
-  });
+  lent_.code_with(key_of("t"), 1604,
+                  [](const Carry& lent) { EXPECT_TRUE(lent.empty()) << "that of another tensor"; });
   pipeline_.fail_all({Code::kDisconnected, "a relay was lost"});
   EXPECT_EQ(lent_bytes(), 0U);
 }
@@ -271,7 +316,7 @@ class CoderOfARelayTest : public CoderTest {
 
 TEST_F(CoderOfARelayTest, codes_with_what_its_worker_has_lent) {
   std::fill(residual_.begin(), residual_.end(), 0.25F);
-  lent_.lend(key_of("t"), std::as_writable_bytes(std::span(residual_)));
+  lent_.lend(key_of("t"), {.residual = std::as_writable_bytes(std::span(residual_))}, 1600);
   Floats expected = elements_;
   for (float& each : expected) each += 0.25F;
   submit(Format::kInt8, false);
