@@ -128,7 +128,7 @@ class _DistributedOptimizer(Wrapped):
         self._passes_per_step = _checked_passes(passes)
         self._should_synchronize = True
         self._synchronized = False
-        self._groups: Dict[int, Dict[str, Any]] = {}  # of each parameter, by its id
+        self._groups: Dict[int, int] = {}  # the number of each parameter's group, by its id
         self._gradients = gradients
         self._check_recipe()
         if feeds_back(gradients.compression) and gradients.compression.is_of_parts:
@@ -293,8 +293,8 @@ class _DistributedOptimizer(Wrapped):
     def _rate_of(self, parameter: torch.Tensor) -> float:
         """The learning rate of its next step."""
         if id(parameter) not in self._groups:
-            self._groups = {id(each): group for group in self.param_groups for each in group["params"]}
-        return float(self._groups[id(parameter)]["lr"])
+            self._groups = {id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]}
+        return float(self.param_groups[self._groups[id(parameter)]]["lr"])
 
     def _restart_passes(self) -> None:
         for slot in self._gradients.slots:
