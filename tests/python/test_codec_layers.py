@@ -78,8 +78,8 @@ def with_momentum_alone(gradients, mu, momentum):
 
 
 def by_torch(name, method, options):
-    mine = torch.from_numpy(values_of(bps.rank(), seed=3))
-    return bps.push_pull(mine, name=name, compression=getattr(bps.Compression, method)(**options)).numpy()
+    mine = torch.tensor(values_of(bps.rank(), seed=3))
+    return bps.push_pull(mine, name=name, compression=getattr(bps.Compression, method)(**options)).numpy(force=True)
 
 
 def by_jax(name, method, options):
@@ -141,10 +141,11 @@ def test_every_framework_gets_what_the_model_computes(layer, request):
 def unseeded():
     import byteps.torch as layer
 
-    mine = torch.from_numpy(values_of(layer.rank()))
+    mine = torch.tensor(values_of(layer.rank()))
     results = []
     for kind in (layer.Compression.randomk(0.1), layer.Compression.dithering(4)):
-        results.append([layer.push_pull(mine, name=f"unseeded.{kind}", compression=kind).numpy() for _ in range(2)])
+        rounds = [layer.push_pull(mine, name=f"unseeded.{kind}", compression=kind) for _ in range(2)]
+        results.append([each.numpy(force=True) for each in rounds])
     return results
 
 
@@ -161,7 +162,7 @@ def test_without_a_seed_all_ranks_draw_alike_and_each_round_anew(job2):
 
 def what_travels():
     """Bytes of tensors and of what was sent for them, of each kind."""
-    mine = torch.from_numpy(values_of(bps.rank()))
+    mine = torch.tensor(values_of(bps.rank()))
     ratios = {}
     for kind, ((method, options), _) in KINDS.items():
         before = bps.metrics()
@@ -188,7 +189,7 @@ def test_one_rank_with_servers_codes_as_two_do(job1):
 
 
 def int8_alone():
-    mine = torch.from_numpy(values_of(bps.rank()))
+    mine = torch.tensor(values_of(bps.rank()))
     before = bps.metrics()
     result = bps.push_pull(mine, name="int8 alone", compression=bps.Compression.int8)
     after = bps.metrics()
@@ -281,9 +282,9 @@ def stepping_of_torch(layer, compression, title):
     def step(index, large, small):
         del index
         for parameter, gradient in zip(parameters, (large, small)):
-            parameter.grad = torch.from_numpy(gradient.copy())
+            parameter.grad = torch.tensor(gradient)
         optimizer.step()
-        return [parameter.grad.numpy().copy() for parameter in parameters]
+        return [parameter.grad.numpy(force=True).copy() for parameter in parameters]
 
     step.save = lambda: copy.deepcopy(optimizer.state_dict())
     step.load = optimizer.load_state_dict
@@ -363,12 +364,12 @@ def steps_of_changing_rates():
     for seed, rate in enumerate(RATES):
         optimizer.param_groups[0]["lr"] = rate
         for each in (parameter, other):
-            each.grad = torch.from_numpy(values_of(bps.rank(), seed))
+            each.grad = torch.tensor(values_of(bps.rank(), seed))
         if seed == 2:
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # which has the last rate
             optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
-        results.append((parameter.grad.numpy().copy(), other.grad.numpy().copy()))
+        results.append((parameter.grad.numpy(force=True).copy(), other.grad.numpy(force=True).copy()))
     return results
 
 
@@ -574,7 +575,7 @@ def broadcasts_and_collectives(store):
     ensure_group(store)
     os.environ["BYTEPS_COMPRESSION"] = "int4"
     try:
-        mine = torch.from_numpy(values_of(bps.rank()))
+        mine = torch.tensor(values_of(bps.rank()))
         before = bps.metrics()
         bps.broadcast(mine, 0, name="plain broadcast")
         bps.push_pull(mine, name="plain push_pull")
