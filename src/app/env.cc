@@ -450,6 +450,10 @@ std::vector<Variable> launcher_variables() {
        "none, fp16, bf16, int8, int4, int8:error_feedback, int4:error_feedback or auto",
        "How gradients travel where a script chooses nothing (docs/compression.md): those of "
        "optimizers, trainers, tapes and DistributedDataParallel. The same on all ranks."},
+      {"BYTEPS_ALLOW_MOMENTUM_WITH_ERROR_FEEDBACK", "worker", "0", "0 or 1",
+       "1: an optimizer may have momentum where onebit, topk or randomk feed back or have momentum "
+       "themselves, with which training seldom converges (docs/compression.md).",
+       0, 1, kNotHere},
       {"BYTEPS_TELEMETRY_ON", "worker", "1", "0 or 1",
        "Record push_pull speed for get_pushpull_speed().", 0, 1, kNotHere},
   };

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -15,7 +16,7 @@ namespace byteps::bridge {
 struct Bridge::Pending {
   Done done;
   void* context;
-  Residuals::Kept residual;  // which the operation writes
+  Residuals::Kept residual, momentum;  // which the operation writes
 };
 
 int refuse(byteps_error* error, int code, const char* message) {
@@ -73,17 +74,13 @@ int Bridge::refuse_in_child(byteps_error* error) const {
 
 int Bridge::submit(byteps_tensor tensor, Done done, void* context, byteps_error* error) {
   if (const int code = refuse_in_child(error); code != BYTEPS_OK) return code;
-  std::unique_ptr<Pending> pending(new (std::nothrow) Pending{done, context, nullptr});
+  std::unique_ptr<Pending> pending(new (std::nothrow) Pending{done, context, nullptr, nullptr});
   if (pending == nullptr) return refuse(error, BYTEPS_SYSTEM, "out of memory");
-  if (tensor.residual == kResidualByName && tensor.dtype != BYTEPS_FLOAT32) {
-    tensor.residual = nullptr;  // nothing is coded
-  } else if (tensor.residual == kResidualByName) {
-    try {
-      pending->residual = residuals_.of(tensor.name, tensor.element_count);
-    } catch (const std::bad_alloc&) {
-      return refuse(error, BYTEPS_SYSTEM, "there is no memory for the residual of error feedback");
-    }
-    tensor.residual = pending->residual->data();
+  try {
+    set_kept(tensor, *pending);
+  } catch (const std::bad_alloc&) {
+    return refuse(error, BYTEPS_SYSTEM,
+                  "there is no memory for the residual of error feedback or for momentum");
   }
   const std::shared_lock lock(state_->mutex);
   if (state_->job == nullptr) {
@@ -96,6 +93,21 @@ int Bridge::submit(byteps_tensor tensor, Done done, void* context, byteps_error*
   const int code = byteps_push_pull(state_->job, &tensor, &handle, error);
   if (code == BYTEPS_OK) (void)pending.release();  // drain() deletes it
   return code;
+}
+
+// The memory of what is kept by name; of other elements than float32 nothing is coded. May throw std::bad_alloc.
+void Bridge::set_kept(byteps_tensor& tensor, Pending& pending) {
+  const bool is_coded = tensor.dtype == BYTEPS_FLOAT32;
+  if (tensor.residual == kResidualByName) {
+    if (is_coded) pending.residual = residuals_.of(tensor.name, tensor.element_count);
+    tensor.residual = is_coded ? pending.residual->data() : nullptr;
+  }
+  if (tensor.momentum == kMomentumByName) {
+    const std::string name = std::string(kMomentumPrefix) + tensor.name;
+    if (is_coded) pending.momentum = residuals_.of(name, tensor.element_count);
+    tensor.momentum = is_coded ? pending.momentum->data() : nullptr;
+    if (!is_coded) tensor.momentum_mu = 0;
+  }
 }
 
 uint32_t Bridge::rank() {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <shared_mutex>
+#include <string_view>
 #include <thread>
 
 #include <sys/types.h>
@@ -29,8 +30,12 @@
 
 namespace byteps::bridge {
 
-// Instead of the address of a tensor's residual: it has the one that is kept under its name.
+// Instead of the address of a tensor's residual or momentum: it has the one that is kept under its name.
 inline const auto kResidualByName = reinterpret_cast<float*>(uintptr_t{1});
+inline const auto kMomentumByName = reinterpret_cast<float*>(uintptr_t{1});
+// Its momentum is kept as the residual of a tensor of its name with this before it would be, which is none: names of
+// layers begin with "byteps.".
+inline constexpr std::string_view kMomentumPrefix = "momentum of ";
 
 class Bridge {
  public:
@@ -51,8 +56,8 @@ class Bridge {
 
   // Any thread; never blocks. BYTEPS_OK: done(context, ...) will be called exactly once, perhaps before this returns.
   // Otherwise it will not be called, and *error says why. `tensor`: as for byteps_push_pull; queue
-  // and tag are set here, and the address of a residual that is kept here (kResidualByName). What it points to is read
-  // before this returns, except for input, output and residual.
+  // and tag are set here, and the addresses of residual and momentum that are kept here (kResidualByName). What it
+  // points to is read before this returns, except for input, output, residual and momentum.
   int submit(byteps_tensor tensor, Done done, void* context, byteps_error* error);
 
   // BYTEPS_OK, or in a process that was forked from the one that attached why nothing can be submitted. Asked before
@@ -76,6 +81,7 @@ class Bridge {
   };
   static void drain(byteps_queue* queue);
   bool is_forked() const;
+  void set_kept(byteps_tensor& tensor, Pending& pending);
 
   Residuals residuals_;
   std::atomic<pid_t> owner_ = 0;  // the process that attached
@@ -95,9 +101,9 @@ extern "C" {
 BYTEPS_API int byteps_bridge_attach(byteps_job* job, byteps_error* error);
 BYTEPS_API void byteps_bridge_detach(void);
 BYTEPS_API void byteps_bridge_finish(void);
-// The residual that is kept under this name of a tensor: of so many elements, zeros at first and when it had another
-// number of them; or with 0, the one that there is. Valid until it is dropped or has another number of elements.
-// nullptr: there is none, or no memory for it.
+// The residual that is kept under this name of a tensor, or with kMomentumPrefix before it the momentum: of so many
+// elements, zeros at first and when it had another number of them; or with 0, the one that there is. Valid until it is
+// dropped or has another number of elements. nullptr: there is none, or no memory for it.
 BYTEPS_API float* byteps_bridge_residual(const char* name, uint64_t element_count);
 BYTEPS_API uint64_t byteps_bridge_residual_elements(const char* name);
 BYTEPS_API void byteps_bridge_drop_residual(const char* name);

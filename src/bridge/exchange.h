@@ -3,6 +3,7 @@
 // bytes of
 //
 //   byteps_tensor   with what is known before the program runs: all but name, addresses, element_count and shape
+//   byteps_codec    where that has one: where its address, which is none, is not NULL
 //   uint32_t        member_count times: the members
 //
 // So a new attribute of a tensor passes through the shims without a word here.
@@ -34,11 +35,16 @@ class Exchange {
     // That of an older Python may be shorter: what it lacks is zero.
     if (struct_bytes > std::min(sizeof taken.tensor_, content.size())) return std::nullopt;
     std::memcpy(&taken.tensor_, content.data(), struct_bytes);
+    const size_t codec_bytes = taken.tensor_.codec == nullptr ? 0 : sizeof(byteps_codec);
     const size_t members_bytes = size_t{taken.tensor_.member_count} * sizeof(uint32_t);
-    if (content.size() != struct_bytes + members_bytes) return std::nullopt;
+    if (content.size() != struct_bytes + codec_bytes + members_bytes) return std::nullopt;
+    if (codec_bytes > 0) {
+      std::memcpy(&taken.codec_, content.data() + struct_bytes, codec_bytes);
+    }
     taken.members_.resize(taken.tensor_.member_count);
     if (members_bytes > 0) {
-      std::memcpy(taken.members_.data(), content.data() + struct_bytes, members_bytes);
+      std::memcpy(taken.members_.data(), content.data() + struct_bytes + codec_bytes,
+                  members_bytes);
     }
     return taken;
   }
@@ -47,10 +53,11 @@ class Exchange {
   // The name is a prefix: each run has a number of its own, and may have a shape of its own.
   bool is_once() const { return (tensor_.flags & BYTEPS_ONCE) != 0; }
 
-  // For one run, which adds what was not known before. Points at the members in this.
+  // For one run, which adds what was not known before. Points at the codec and the members in this.
   byteps_tensor tensor() const {
     byteps_tensor tensor = tensor_;
     tensor.struct_bytes = sizeof tensor;
+    tensor.codec = tensor_.codec == nullptr ? nullptr : &codec_;
     tensor.members = members_.empty() ? nullptr : members_.data();
     return tensor;
   }
@@ -70,6 +77,7 @@ class Exchange {
   }
 
   byteps_tensor tensor_{};
+  byteps_codec codec_{};
   std::vector<uint32_t> members_;
 };
 

@@ -152,6 +152,8 @@ class Operation {
     tensor_.name = name_.c_str();
     tensor_.shape = tensor.shape == nullptr ? nullptr : shape_.data();
     tensor_.members = tensor.members == nullptr ? nullptr : members_.data();
+    if (tensor.codec != nullptr) codec_ = *tensor.codec;
+    tensor_.codec = tensor.codec == nullptr ? nullptr : &codec_;
     shim().pending.add();
   }
   Operation(const Operation&) = delete;
@@ -210,6 +212,7 @@ class Operation {
   std::string name_;
   std::vector<uint64_t> shape_;
   std::vector<uint32_t> members_;
+  byteps_codec codec_{};
   bool has_input_;
   Array input_;
   Array output_;

@@ -127,6 +127,26 @@ TEST_F(BridgeToOne, keeps_a_residual_under_the_name_of_a_tensor_of_float32) {
   EXPECT_EQ(bridge_.residuals().of("t", 6)->at(5), 0.0F);
 }
 
+TEST_F(BridgeToOne, keeps_momentum_beside_the_residual) {
+  std::vector<float> values(1000, 1.0F);
+  std::vector<Told> told(2);
+  byteps_tensor with = tensor("t", values);
+  with.format = BYTEPS_FORMAT_ONEBIT;
+  with.flags = BYTEPS_CODED_WHERE_FIT;
+  with.momentum = kMomentumByName;
+  with.momentum_mu = 0.5;
+  EXPECT_EQ(bridge_.submit(with, tell, told.data(), &error_), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(bridge_.residuals().find("t"), nullptr);
+  ASSERT_NE(bridge_.residuals().find("momentum of t"), nullptr);
+  EXPECT_EQ(bridge_.residuals().find("momentum of t")->size(), 1000U);
+  with.name = "whole";
+  with.dtype = BYTEPS_INT32;
+  EXPECT_EQ(bridge_.submit(with, tell, &told[1], &error_), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(bridge_.residuals().find("momentum of whole"), nullptr);
+  leave();
+  EXPECT_EQ(told[0].code + told[1].code, BYTEPS_OK) << told[0].message << told[1].message;
+}
+
 TEST_F(BridgeToOne, serves_many_threads_and_one_job_after_another) {
   for (int job = 0; job < 2; ++job) {
     std::vector<Told> told(4 * 250);

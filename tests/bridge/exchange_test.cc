@@ -18,10 +18,12 @@ using ::testing::ElementsAreArray;
 
 // As Exchange.packed() makes it; a struct of `struct_bytes`, as an older Python may have it.
 std::string packed(byteps_tensor tensor, const std::vector<uint32_t>& members,
-                   size_t struct_bytes = sizeof(byteps_tensor)) {
+                   size_t struct_bytes = sizeof(byteps_tensor),
+                   const byteps_codec* codec = nullptr) {
   tensor.struct_bytes = static_cast<uint32_t>(struct_bytes);
   tensor.member_count = static_cast<uint32_t>(members.size());
   std::string content(reinterpret_cast<const char*>(&tensor), struct_bytes);
+  if (codec != nullptr) content.append(reinterpret_cast<const char*>(codec), sizeof *codec);
   content.append(reinterpret_cast<const char*>(members.data()), members.size() * sizeof(uint32_t));
   std::string hex;
   for (const char each : content) {
@@ -76,6 +78,28 @@ TEST(Exchange, several_are_taken_one_after_another) {
   }
   EXPECT_TRUE(left.empty());
   EXPECT_FALSE(Exchange::take(left).has_value());
+}
+
+TEST(Exchange, a_codec_is_between_the_tensor_and_its_members) {
+  byteps_tensor coded = summed();
+  coded.format = BYTEPS_FORMAT_TOPK;
+  coded.codec = reinterpret_cast<const byteps_codec*>(uintptr_t{1});
+  const byteps_codec codec = {
+      .k = 0.25, .seed = 7, .flags = BYTEPS_CODEC_ERROR_FEEDBACK, .reserved = 0};
+  const std::string content =
+      packed(coded, {0, 3}, sizeof coded, &codec) + " " + packed(summed(), {});
+  std::string_view left = content;
+  const auto exchange = Exchange::take(left);
+  ASSERT_TRUE(exchange.has_value());
+  const byteps_tensor call = exchange->tensor();
+  ASSERT_NE(call.codec, coded.codec);
+  EXPECT_EQ(std::memcmp(call.codec, &codec, sizeof codec), 0);
+  EXPECT_THAT(std::vector<uint32_t>(call.members, call.members + call.member_count),
+              ElementsAreArray({0U, 3U}));
+  EXPECT_EQ(Exchange::take(left)->tensor().codec, nullptr);
+  const std::string lacking = packed(coded, {0, 3});
+  std::string_view without = lacking;
+  EXPECT_FALSE(Exchange::take(without).has_value());
 }
 
 TEST(Exchange, what_a_shorter_struct_lacks_is_zero) {

@@ -74,11 +74,11 @@ def test_ranks_that_measure_different_lines_make_one_choice_and_only_once(apart)
         count, restore = played(bps.rank(), mine[bps.rank()])
         try:
             model, optimizer = optimizer_of("first", compression=bps.Compression.auto)
-            assert optimizer._gradients._compression == bps.Compression.int8
+            assert optimizer._gradients.compression == bps.Compression.int8
             tried = len(count)
             os.environ["BYTEPS_COMPRESSION"] = "auto"
             _, second = optimizer_of("second")
-            assert second._gradients._compression == bps.Compression.int8
+            assert second._gradients.compression == bps.Compression.int8
             assert len(count) == tried > 4, "in a job the choice is made once"
         finally:
             os.environ.pop("BYTEPS_COMPRESSION", None)
@@ -182,4 +182,4 @@ def test_every_framework_chooses_once_and_all_ranks_the_same(layer, request):
 
 def test_alone_nothing_is_tried(alone):
     _, optimizer = optimizer_of("alone", compression=bps.Compression.auto)
-    assert optimizer._gradients._compression is bps.Compression.none
+    assert optimizer._gradients.compression is bps.Compression.none

@@ -7,10 +7,13 @@ import ctypes
 import pytest
 
 from byteps._core import abi, elements, errors
-from byteps._core.exchange import Exchange
+from byteps._core.exchange import BY_NAME, Codec, Exchange
 from byteps._core.reduction import Sum, resolve
 
-EVERYTHING = Exchange(abi.SUM, 0.5, 3, True, (0, 2, 3), -7, True)
+CODEC = Codec(0.25, 2**63 + 7, abi.CODEC_SEEDED | abi.CODEC_ERROR_FEEDBACK)
+EVERYTHING = Exchange(
+    abi.SUM, 0.5, 3, True, (0, 2, 3), -7, True, abi.FORMAT_RANDOMK, BY_NAME, CODEC, BY_NAME, 0.9, 2.0
+)
 
 
 def test_each_field_has_its_place_in_a_tensor():
@@ -18,7 +21,10 @@ def test_each_field_has_its_place_in_a_tensor():
     assert tensor.struct_bytes == ctypes.sizeof(abi.Tensor)
     assert (tensor.name, tensor.dtype, tensor.input, tensor.output) == (b"layer.1", abi.FLOAT32, 4096, 8192)
     assert (tensor.operation, tensor.scale, tensor.root, tensor.priority) == (abi.SUM, 0.5, 3, -7)
-    assert tensor.flags == abi.ONCE | abi.ROOT_ONLY
+    assert tensor.flags == abi.ONCE | abi.ROOT_ONLY | abi.CODED_WHERE_FIT and tensor.format == abi.FORMAT_RANDOMK
+    codec = tensor.codec.contents
+    assert (codec.k, codec.seed, codec.flags, codec.reserved) == (0.25, 2**63 + 7, 17, 0)
+    assert (tensor.residual, tensor.momentum, tensor.momentum_mu, tensor.residual_ratio) == (1, 1, 0.9, 2.0)
     assert tensor.members[: tensor.member_count] == [0, 2, 3]
     assert tensor.shape[: tensor.dimension_count] == [2, 3] and tensor.element_count == 6
     assert not tensor.queue and not tensor.tag
@@ -39,11 +45,24 @@ def test_what_was_packed_is_unpacked(what):
     assert not any((tensor.name, tensor.input, tensor.output, tensor.shape, tensor.members, tensor.element_count))
 
 
+def test_what_is_kept_of_a_tensor_is_not_kept_of_another_that_travels_likewise():
+    bare = EVERYTHING.without_memory()
+    assert (bare.residual, bare.momentum, bare.momentum_mu, bare.residual_ratio) == (0, 0, 0, 0)
+    assert bare.codec == CODEC._replace(flags=abi.CODEC_SEEDED) and bare.format == EVERYTHING.format
+
+
+def test_the_same_is_packed_each_time():
+    """Programs are compiled once for equal attributes: no address is among them."""
+    again = Exchange(*(Codec(*each) if isinstance(each, Codec) else each for each in EVERYTHING))
+    assert again.packed() == EVERYTHING.packed()
+
+
 def test_every_field_is_packed():
     """One that tensor() or unpacked() forgets would be lost on the way to compiled programs."""
     plain = Exchange(abi.SUM)
     for field, value in EVERYTHING._asdict().items():
-        other = plain._replace(**{field: value if value != getattr(plain, field) else abi.MAX})
+        assert value != getattr(plain, field) or field == "operation"
+        other = plain._replace(**{field: abi.MAX if field == "operation" else value})
         assert other != plain and Exchange.unpacked(other.packed()) == other, field
 
 

@@ -224,8 +224,10 @@ def refusals():
         bps.broadcast(mx.nd.ones((1,)), 7)
     with pytest.raises(ValueError, match="Adasum"):
         bps.allreduce(mx.nd.ones((1,)), op=bps.Adasum)
-    with pytest.raises(ValueError, match="byteps_compressor_type"):
-        bps.byteps_declare_tensor("x", byteps_compressor_type="onebit")
+    with pytest.raises(ValueError, match="compressor is '2bit'"):
+        bps.byteps_declare_tensor("x", byteps_compressor_type="2bit")
+    with pytest.raises(ValueError, match="has compressor: it takes byteps_compressor_type, "):
+        bps.byteps_declare_tensor("x", compressor="onebit")
     bps.byteps_declare_tensor("x")
 
 

@@ -247,8 +247,17 @@ def refused_trainers():
     with pytest.raises(ValueError, match="weight.*sparse_grad=False"):
         bps.DistributedTrainer(embedding.collect_params(), "sgd")
     net = net_of(0)
-    with pytest.raises(ValueError, match="onebit.*fp16"):
-        bps.DistributedTrainer(net.collect_params(), "sgd", compression_params={"compressor": "onebit"})
+    with pytest.raises(ValueError, match="compressor is '2bit': it must be 'onebit' or"):
+        bps.DistributedTrainer(net.collect_params(), "sgd", compression_params={"compressor": "2bit"})
+    nesterov = {"compressor": "onebit", "momentum": "nesterov"}
+    with pytest.raises(ValueError, match="no 'momentum_mu': give the momentum, as 0.9; MXNet's trainer takes it from"):
+        bps.DistributedTrainer(net.collect_params(), "sgd", compression_params=nesterov)
+    with pytest.raises(ValueError, match="give one of them, as gradients have momentum once"):
+        both = {**nesterov, "momentum_mu": 0.9}
+        bps.DistributedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, compression_params=both)
+    with pytest.raises(ValueError, match="SGD has momentum=0.9: momentum adds up"):
+        feedback = {"compressor": "topk", "k": 0.1, "ef": "vanilla"}
+        bps.DistributedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, compression_params=feedback)
     with pytest.raises(ValueError, match="root_rank is 9"):
         bps.DistributedTrainer(net.collect_params(), "sgd", root_rank=9)
 

@@ -5,93 +5,49 @@ compress(tensor) -> (tensor, context) and decompress(tensor, context) -> tensor.
 32 bits at the servers and rounded once.
 
 Formats of the core (Coded) leave the tensor as it is: the core codes what travels, where that is a sum or an average of
-float32 of at least BYTEPS_MIN_COMPRESS_BYTES. Other tensors travel as they are. So do the layers with a cast to 16 bits
-that has a format, for what the core codes (packed()): nothing is copied.
+float32 of at least BYTEPS_MIN_COMPRESS_BYTES. Other tensors travel as they are; smaller ones of float32 have their
+momentum all the same. So do the layers with a cast to 16 bits that has a format, for what the core codes (packed()):
+nothing is copied.
 """
 
 from __future__ import annotations
 
 import os
+from types import FunctionType
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from byteps._core import abi
-from byteps._core.auto import AUTO, Auto, choice
-from byteps._core.exchange import RESIDUAL_BY_NAME, Exchange
-from byteps._core.process_sets import ProcessSet, is_member, members_of
+from byteps._core.exchange import BY_NAME, NO_CODEC, Codec, Exchange
 from byteps._core.residuals import Residuals
 
 __all__ = [
-    "AUTO",
     "CastCompressor",
     "Coded",
     "Compressor",
     "INT4",
     "INT8",
     "NoneCompressor",
+    "check_element",
     "checked_cast",
     "checked_compression",
     "checked_stateless",
+    "coded",
+    "feeds_back",
     "format_of",
-    "gradient_compression",
     "is_coded",
+    "momentum_of",
     "packed",
-    "with_residual",
+    "with_memory",
 ]
-
-VARIABLE = "BYTEPS_COMPRESSION"
-
-
-def gradient_compression(
-    compression: Any,
-    choices: Any,
-    params: Optional[Dict[str, Any]] = None,
-    process_set: Optional[ProcessSet] = None,
-) -> Any:
-    """How gradients travel: as a script says, by a compressor or in the original's way by `params`; where it chooses
-    nothing, as BYTEPS_COMPRESSION says. `choices`: the layer's Compression. `process_set`: whose gradients; where
-    a trial chooses, all of them call this. ValueError for what is none."""
-    chosen = _chosen(compression, choices, params)
-    if not isinstance(chosen, Auto):
-        return chosen
-    return choice(choices, members_of(process_set)) if is_member(process_set) else choices.none
-
-
-def _chosen(compression: Any, choices: Any, params: Optional[Dict[str, Any]]) -> Any:
-    if params:
-        compression = _of_params(params, compression, choices)
-    if checked_compression(compression) is not choices.none:
-        return compression
-    chosen = os.environ.get(VARIABLE) or "none"
-    title, _, more = chosen.partition(":")
-    found = getattr(choices, title, None) if title in ("none", "fp16", "bf16", "int8", "int4", "auto") else None
-    if found is not None and not more:
-        return found
-    if isinstance(found, Coded) and more == "error_feedback":
-        return found(error_feedback=True)
-    raise ValueError(
-        f"{VARIABLE} is '{chosen}': it must be none, fp16, bf16, int8, int4, int8:error_feedback, "
-        "int4:error_feedback or auto, and one that this framework has"
-    )
-
-
-def _of_params(params: Dict[str, Any], compression: Any, choices: Any) -> Any:
-    """compression_params as the original understands them, of which this version has fp16."""
-    params = dict(params)
-    fp16 = params.pop("fp16", False)
-    unknown = {key: value for key, value in params.items() if value}
-    if unknown:
-        raise ValueError(
-            f"compression_params {unknown} are not supported in this version; it has {{'fp16': True}}, which sends "
-            "gradients in 16 bits, and compression=Compression.int8 and .int4, which send fewer"
-        )
-    return choices.fp16 if fp16 else compression
 
 
 def checked_compression(compression: Any) -> Any:
     """`compression`, a compressor. ValueError for what is none, as its name is."""
-    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
-        raise ValueError(f"compression is {compression!r}: use one of Compression, as Compression.none or .fp16")
-    return compression
+    if hasattr(compression, "compress") and hasattr(compression, "decompress"):
+        return compression
+    if isinstance(compression, FunctionType):
+        raise ValueError(f"compression is the function {compression.__name__}: call it, as Compression.topk(k=0.01)")
+    raise ValueError(f"compression is {compression!r}: use one of Compression, as Compression.none or .fp16")
 
 
 def checked_cast(compression: Any, where: str) -> Any:
@@ -106,10 +62,11 @@ def checked_stateless(compression: Any) -> Any:
     """The same where nothing is kept from one call to the next."""
     if getattr(checked_compression(compression), "for_optimizers", False):
         raise ValueError(f"compression is {compression!r}: it is for optimizers; give it to DistributedOptimizer")
-    if isinstance(compression, Coded) and compression.error_feedback:
+    if isinstance(compression, Coded) and compression.residuals is not None:
+        kept = "error feedback" if compression.error_feedback else "momentum"
         raise ValueError(
-            f"compression is {compression!r}: error feedback is kept by an optimizer; give it to DistributedOptimizer, "
-            f"or use Compression.{compression.title} here"
+            f"compression is {compression!r}: {kept} is kept by an optimizer; give it to DistributedOptimizer, "
+            f"or use Compression.{compression.title} without it here"
         )
     return compression
 
@@ -162,39 +119,60 @@ class CastCompressor(Compressor):
 
 
 class Coded:
-    """Compression.int8 and .int4, and with error feedback Compression.int8(error_feedback=True): what the codes of one
-    round leave of the elements is added to those of the next.
+    """Compression.int8, .int4, and with what they are to be .onebit(), .topk(), .randomk() and .dithering(). With error
+    feedback, what the codes of one round leave of the elements is added to those of the next; with momentum, which is
+    Nesterov's, m = mu * m + x and x = x + mu * m before that.
 
-    In torch an optimizer keeps that, and its state_dict() has it. In the other layers the compressor does, for all the
-    tensors that it is given for: save state() on each rank beside the optimizer, and give it to load_state()."""
+    In torch an optimizer keeps the residuals and m, and its state_dict() has them. In the other layers the compressor
+    does, for all the tensors that it is given for: save state() on each rank beside the optimizer, and give it to
+    load_state()."""
 
-    def __init__(self, title: str, format: int, error_feedback: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        format: int,
+        error_feedback: bool = False,
+        codec: Codec = NO_CODEC,
+        momentum: Optional[float] = None,
+        options: str = "",
+    ) -> None:
+        """`options`: those of the codec, as its user has written them."""
         self.title = title
         self.format = format  # abi.FORMAT_INT8, ...
-        self.residuals = Residuals() if error_feedback else None
-
-    @property
-    def error_feedback(self) -> bool:
-        return self.residuals is not None
+        self.codec = codec
+        self.momentum = momentum  # mu
+        self.error_feedback = error_feedback
+        self._options = options
+        is_kept = error_feedback or momentum is not None
+        self.residuals = Residuals(error_feedback, momentum is not None) if is_kept else None
 
     def __call__(self, error_feedback: bool = True) -> "Coded":
+        if self.format not in (abi.FORMAT_INT8, abi.FORMAT_INT4):
+            raise TypeError(f"{self!r} is one already")
         return Coded(self.title, self.format, error_feedback)
 
+    @property
+    def is_of_parts(self) -> bool:
+        """One of the original's, which code all elements of a part together."""
+        return self.format >= abi.FORMAT_ONEBIT
+
     def state(self) -> Dict[str, Any]:
-        """Between two steps: this rank's residuals, arrays of numpy by name, and where the rank is."""
-        return self._feeding_back().state()
+        """Between two steps: this rank's residuals and momentum, arrays of numpy by name, and where the rank is."""
+        return self._keeping().state()
 
     def load_state(self, saved: Optional[Dict[str, Any]]) -> None:
         """What state() gave on the same rank of a job with the same machines; else all begin with zeros, with a
         warning."""
-        self._feeding_back().load(saved)
+        self._keeping().load(saved)
 
     def residual_norm(self) -> float:
-        """Between two steps: the Euclidean norm of all that this rank carries to the next step, as in
+        """Between two steps: the Euclidean norm of all residuals that this rank carries to the next step, as in
         docs/compression.md. 0 where nothing was coded yet."""
-        return self._feeding_back().norm()
+        if not self.error_feedback:
+            raise ValueError(f"{self!r} has no residuals: Compression.{self.title}(error_feedback=True) has")
+        return self._keeping().norm()
 
-    def _feeding_back(self) -> Residuals:
+    def _keeping(self) -> Residuals:
         if self.residuals is None:
             raise ValueError(f"{self!r} has no residuals: Compression.{self.title}(error_feedback=True) has")
         return self.residuals
@@ -206,11 +184,15 @@ class Coded:
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def _key(self) -> Tuple[int, bool]:
-        return self.format, self.error_feedback
+    def _key(self) -> Tuple[int, bool, Codec, Optional[float]]:
+        return self.format, self.error_feedback, self.codec, self.momentum
 
     def __repr__(self) -> str:
-        return f"Compression.{self.title}" + ("(error_feedback=True)" if self.error_feedback else "")
+        options = [self._options] if self._options else []
+        options += ["error_feedback=True"] if self.error_feedback else []
+        options += [] if self.momentum is None else [f"momentum={self.momentum}"]
+        brackets = f"({', '.join(options)})" if options or self.is_of_parts else ""
+        return f"Compression.{self.title}{brackets}"
 
     # Where a layer asks no more of a compressor.
     compress = staticmethod(NoneCompressor.compress)
@@ -221,18 +203,51 @@ INT8 = Coded("int8", abi.FORMAT_INT8)
 INT4 = Coded("int4", abi.FORMAT_INT4)
 
 
-def with_residual(what: Exchange, name: str, compression: Any, bridge: Callable[[], Any]) -> Exchange:
-    """`what` for a tensor of this name, scoped: with its residual, if the compressor feeds back. `bridge`: gives the
-    library of the bridge that the tensor is submitted to."""
+def feeds_back(compression: Any) -> bool:
+    return isinstance(compression, Coded) and compression.error_feedback
+
+
+def momentum_of(compression: Any) -> Optional[float]:
+    """Its mu; None: it has none."""
+    return compression.momentum if isinstance(compression, Coded) else None
+
+
+def coded(what: Exchange, compression: Any) -> Exchange:
+    """`what`, of a tensor that travels as any compressor says."""
+    codec = compression.codec if isinstance(compression, Coded) else NO_CODEC
+    return what._replace(format=format_of(compression), codec=codec)
+
+
+def with_memory(what: Exchange, name: str, compression: Any, bridge: Callable[[], Any]) -> Exchange:
+    """coded() for a tensor of this name, scoped: with its residual and its momentum, if the compressor has such.
+    `bridge`: gives the library of the bridge that the tensor is submitted to."""
+    what = coded(what, compression)
     if not (isinstance(compression, Coded) and compression.residuals is not None):
         return what
     if what.once:
         raise ValueError(
-            f"compression is {compression!r}: error feedback is for tensors that travel again and again, so give the "
+            f"compression is {compression!r}: it keeps something of tensors that travel again and again, so give the "
             "tensor a name"
         )
+    if compression.momentum is not None and what.operation not in (abi.SUM, abi.AVERAGE):
+        raise ValueError(f"compression is {compression!r}: sums and averages have momentum, no others")
     compression.residuals.note(name, bridge())
-    return what._replace(residual=RESIDUAL_BY_NAME)
+    if compression.error_feedback:
+        what = what._replace(residual=BY_NAME)
+    if compression.momentum is not None:
+        what = what._replace(momentum=BY_NAME, momentum_mu=compression.momentum)
+    return what
+
+
+def check_element(compression: Any, name: str, dtype: Any, is_dense: bool = True) -> None:
+    """ValueError: momentum of a tensor that is not coded would be lost. `dtype`: of any framework."""
+    if momentum_of(compression) is None or (is_dense and "float32" in str(dtype)):
+        return
+    what, remedy = ("sparse", "sparse_as_dense=True") if not is_dense else (f"of {dtype}", "gradients in float32")
+    raise ValueError(
+        f"{name}: the gradient is {what}, and {compression!r} has momentum for dense ones of float32 only: use "
+        f"{remedy}, or momentum=None and an optimizer with momentum"
+    )
 
 
 def format_of(compression: Any) -> int:

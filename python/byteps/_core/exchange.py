@@ -18,8 +18,9 @@ from typing import NamedTuple, Sequence, Tuple
 
 from byteps._core import abi, errors
 
-RESIDUAL_BY_NAME = 1  # kResidualByName (src/bridge/bridge.h)
+BY_NAME = 1  # kResidualByName, kMomentumByName (src/bridge/bridge.h)
 PREFIX = b"byteps."  # of the names that layers give to tensors of their users
+_IS_BEHIND = 1  # in place of an address, in what is packed
 
 
 class Place(NamedTuple):
@@ -33,6 +34,17 @@ class Place(NamedTuple):
 HOST = Place()
 
 
+class Codec(NamedTuple):
+    """What the formats of the original's compressors are to be: byteps_codec."""
+
+    k: float = 0.0
+    seed: int = 0
+    flags: int = 0  # abi.CODEC_SEEDED, ...
+
+
+NO_CODEC = Codec()
+
+
 class Exchange(NamedTuple):
     """The first fields are those of a Reduction, in its order: Exchange(*reduction, members=...)."""
 
@@ -44,7 +56,11 @@ class Exchange(NamedTuple):
     priority: int = 0  # a larger one goes first; equal on all ranks is best
     once: bool = False  # the name is never used again
     format: int = abi.FORMAT_PLAIN  # how its elements travel, where it is for such a tensor (CODED_WHERE_FIT)
-    residual: int = 0  # of error feedback: an address, or RESIDUAL_BY_NAME in a bridge; 0: none
+    residual: int = 0  # of error feedback: an address, or BY_NAME in a bridge; 0: none
+    codec: Codec = NO_CODEC  # of the formats that have one
+    momentum: int = 0  # of Nesterov's momentum before it is coded: an address, or BY_NAME; 0: none
+    momentum_mu: float = 0.0  # with momentum
+    residual_ratio: float = 0.0  # the residual is multiplied by it when it is added; 0: not
 
     def tensor(
         self,
@@ -82,23 +98,42 @@ class Exchange(NamedTuple):
             tensor.format = self.format
         if self.residual:
             tensor.residual = self.residual
+        if self.codec != NO_CODEC:
+            tensor.codec = ctypes.pointer(abi.Codec(*self.codec))
+        if self.momentum:
+            tensor.momentum = self.momentum
+        if self.momentum_mu or self.residual_ratio:
+            tensor.momentum_mu, tensor.residual_ratio = self.momentum_mu, self.residual_ratio
         if place.memory != abi.HOST_MEMORY:
             tensor.memory, tensor.device, tensor.stream = place
         return tensor
 
+    def without_memory(self) -> "Exchange":
+        """For another tensor that travels likewise, as the gradient of this one: what is kept is this one's."""
+        codec = self.codec._replace(flags=self.codec.flags & ~abi.CODEC_ERROR_FEEDBACK)
+        return self._replace(codec=codec, residual=0, residual_ratio=0.0, momentum=0, momentum_mu=0.0)
+
     def packed(self, kind: int = 0) -> str:
-        """tensor() without what is known when the program runs, the name, the shape and the addresses; the members
-        follow it. In hex."""
+        """tensor() without what is known when the program runs, the name, the shape and the addresses; what it points
+        at follows it, the codec where there is one (then it is not NULL) and the members. In hex."""
         tensor = self.tensor("", kind, ())
         tensor.name = tensor.members = None
         tensor.element_count = 0
-        return (bytes(tensor) + bytes((ctypes.c_uint32 * len(self.members))(*self.members))).hex()
+        behind = bytes((ctypes.c_uint32 * len(self.members))(*self.members))
+        if tensor.codec:
+            behind = bytes(tensor.codec.contents) + behind
+            tensor.codec = ctypes.cast(_IS_BEHIND, ctypes.POINTER(abi.Codec))
+        return (bytes(tensor) + behind).hex()
 
     @classmethod
     def unpacked(cls, packed: str) -> "Exchange":
         content = bytes.fromhex(packed)
         tensor = abi.Tensor.from_buffer_copy(content)
-        members = (ctypes.c_uint32 * tensor.member_count).from_buffer_copy(content, abi.TENSOR_BYTES)
+        behind, codec = abi.TENSOR_BYTES, NO_CODEC
+        if tensor.codec:
+            given = abi.Codec.from_buffer_copy(content, behind)
+            behind, codec = behind + ctypes.sizeof(given), Codec(given.k, given.seed, given.flags)
+        members = (ctypes.c_uint32 * tensor.member_count).from_buffer_copy(content, behind)
         return cls(
             tensor.operation,
             tensor.scale,
@@ -109,6 +144,10 @@ class Exchange(NamedTuple):
             bool(tensor.flags & abi.ONCE),
             tensor.format,
             tensor.residual or 0,
+            codec,
+            tensor.momentum or 0,
+            tensor.momentum_mu,
+            tensor.residual_ratio,
         )
 
 

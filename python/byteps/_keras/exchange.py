@@ -14,6 +14,7 @@ from byteps._core import session
 from byteps._core.compression import checked_compression
 from byteps._core.names import plain_path
 from byteps._core.process_sets import is_member
+from byteps._core.recipes import check_recipe, number_of
 from byteps._core.reduction import Average, ReduceOp, Sum, resolve
 
 
@@ -107,6 +108,14 @@ class GradientExchange:
 
     def slot(self, index: int, variable: Any, gradient: Any) -> Slot:
         return Slot(gradient, variable, f"Gradient.{self.title}.{index}.{plain_path(variable)}", -index)
+
+
+def check_optimizer(optimizer: Any, compression: Any) -> None:
+    """ValueError, or a warning: an optimizer of Keras that does not go with the compressor."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    momentum = number_of(getattr(inner, "momentum", 0.0))
+    is_sgd = any(kind.__name__ == "SGD" for kind in type(inner).__mro__)
+    check_recipe(compression, type(inner).__name__, momentum, is_sgd)
 
 
 def checked_operation(op: Any) -> ReduceOp:

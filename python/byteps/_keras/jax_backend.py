@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional, Sequence
 import jax
 import jax.numpy as jnp
 
-from byteps._core.compression import format_of, packed, with_residual
+from byteps._core.compression import check_element, packed, with_memory
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
@@ -23,7 +23,7 @@ def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optiona
     """The combined gradients, in the order of `slots`; None stays None."""
     present = [slot for slot in slots if slot.gradient is not None]
     members = members_of(exchange.process_set)
-    what = Exchange(*resolve(exchange.op), members=members, format=format_of(exchange.compression))
+    what = Exchange(*resolve(exchange.op), members=members)
     gradients = [slot.gradient for slot in present]
     gradients = scaled(gradients, 1.0 / exchange.predivide)
     counts = [each.size if each.dtype == jnp.float32 else 0 for each in gradients]
@@ -38,8 +38,9 @@ def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optiona
 
 def _named(slot: Slot, what: Exchange, exchange: GradientExchange) -> Named:
     name = scoped(slot.name, what.members)
+    check_element(exchange.compression, name, slot.gradient.dtype)
     what = what._replace(priority=slot.priority)
-    return name, with_residual(what, name, exchange.compression, direct.library)
+    return name, with_memory(what, name, exchange.compression, direct.library)
 
 
 def before_backward(exchange: GradientExchange) -> None:

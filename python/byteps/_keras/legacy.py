@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from byteps._core.mixed import Wrapped
 from byteps._keras import tensorflow_backend
-from byteps._keras.exchange import GradientExchange
+from byteps._keras.exchange import GradientExchange, check_optimizer
 from byteps.tensorflow.aggregation import Aggregator
 
 _classes: Dict[type, type] = {}
@@ -29,6 +29,7 @@ def is_legacy(optimizer: Any) -> bool:
 def wrap(optimizer: Any, exchange: GradientExchange) -> Any:
     """A distributed optimizer with the settings, and if it was used already, the state of `optimizer`."""
     _check(optimizer)
+    check_optimizer(optimizer, exchange.compression)
     distributed = class_for(type(optimizer)).from_config(optimizer.get_config())
     distributed._attach(exchange)
     _copy_state(optimizer, distributed)
@@ -38,6 +39,7 @@ def wrap(optimizer: Any, exchange: GradientExchange) -> Any:
 def convert(optimizer: Any, exchange: GradientExchange) -> None:
     """Makes `optimizer` itself a distributed one: for that of a loaded model."""
     _check(optimizer)
+    check_optimizer(optimizer, exchange.compression)
     optimizer.__class__ = class_for(type(optimizer))
     optimizer._attach(exchange)
 

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import keras
 
 from byteps._core.mixed import Wrapped
-from byteps._keras.exchange import GradientExchange
+from byteps._keras.exchange import GradientExchange, check_optimizer
 
 _BACKENDS = ("torch", "tensorflow", "jax")
 _classes: Dict[type, type] = {}
@@ -38,6 +38,7 @@ def wrap(optimizer: keras.optimizers.Optimizer, exchange: GradientExchange) -> k
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"expected a keras.optimizers.Optimizer, got {type(optimizer).__name__}")
+    check_optimizer(optimizer, exchange.compression)
     scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not scaling and keras.config.dtype_policy().name == "mixed_float16":
         # compile() would put this around ours, where each rank decides on its own gradients whether to step.
@@ -64,6 +65,7 @@ def wrap(optimizer: keras.optimizers.Optimizer, exchange: GradientExchange) -> k
 
 def convert(optimizer: keras.optimizers.Optimizer, exchange: GradientExchange) -> None:
     """Makes `optimizer` itself a distributed one: for that of a loaded model."""
+    check_optimizer(optimizer, exchange.compression)
     factor = optimizer.__dict__.pop("loss_scale_factor", None)  # becomes a property
     optimizer.__class__ = class_for(type(optimizer))
     optimizer._own_loss_scale_factor = factor

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from byteps._core import abi, errors, session
-from byteps._core.compression import packed, with_residual
+from byteps._core.compression import check_element, feeds_back, momentum_of, packed, with_memory
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
@@ -28,6 +28,7 @@ from byteps._keras.exchange import GradientExchange, Slot, scaled
 from byteps.torch import exchange as exchanges
 from byteps.torch import pending
 from byteps.torch.compression import Compression, float32_count
+from byteps.torch.residuals import NOTHING, Kept
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 
@@ -37,7 +38,7 @@ _residuals = HostMemory()
 @torch.compiler.disable  # for compile(jit_compile=True): what compiles the training step leaves it as it is
 def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optional[torch.Tensor]]:
     """The combined gradients, in the order of `slots`. Blocks until all are there."""
-    if session.job().is_alone:
+    if _is_alone(exchange):
         return scaled([slot.gradient for slot in slots], exchange.factor)
     with torch.no_grad():
         return _gradients_of(exchange).combine(slots)
@@ -46,7 +47,7 @@ def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optiona
 @torch.compiler.disable
 def before_backward(exchange: GradientExchange) -> None:
     """The gradients that come now are those of the next push_pull()."""
-    if not session.job().is_alone:
+    if not _is_alone(exchange):
         _gradients_of(exchange).expect()
 
 
@@ -54,6 +55,11 @@ def when(condition: Any, combine: Any, gradients: List[Any]) -> List[Any]:
     """combine(gradients) if the condition holds, else `gradients`. Here Keras asks only when it does hold."""
     del condition
     return combine(gradients)
+
+
+def _is_alone(exchange: GradientExchange) -> bool:
+    """Nothing is to be done with gradients."""
+    return session.job().is_alone and momentum_of(exchange.compression) is None
 
 
 def _gradients_of(exchange: GradientExchange) -> "_Gradients":
@@ -81,7 +87,8 @@ class _Gradients:
         self._pushed: Dict[int, _Pushed] = {}
         self._hooked: Dict[int, torch.Tensor] = {}  # the parameter that has our hook
         self._is_expecting = False
-        self._may_be_early = True
+        # What is pushed once more counts once more in momentum, so with that nothing is pushed early.
+        self._may_be_early = momentum_of(exchange.compression) is None
 
     def expect(self) -> None:
         """From now on what backward makes for the variables of the last combine() is pushed."""
@@ -142,11 +149,10 @@ class _Gradients:
         output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         exchange = Exchange(*meaning, members=members, priority=slot.priority)
         name = scoped(slot.name, members)
-        residual = None
-        if with_residual(exchange, name, what.compression, lambda: _residuals).residual and tensor.numel():
-            # (A gradient that is pushed once more, for it has changed, begins with what the push in vain has left.)
-            residual = torch.from_numpy(_residuals.of(name, tensor.numel()))
-        handle = exchanges.start(tensor, output, exchange, name, what.compression, residual)
+        check_element(what.compression, name, gradient.dtype)
+        with_memory(exchange, name, what.compression, lambda: _residuals)  # notes that it has some
+        kept = _kept(name, tensor, what.compression)
+        handle = exchanges.start(tensor, output, exchange, name, what.compression, kept)
         version = 0 if slot.gradient is None else slot.gradient._version
         self._pushed[key] = _Pushed(handle, context, slot.gradient, version)
 
@@ -175,6 +181,19 @@ class _Gradients:
         tensor = torch.tensor(bits, dtype=torch.bool, device="cpu")
         what = Exchange(abi.SUM, members=members, priority=1)
         return pending.synchronize(exchanges.start(tensor, tensor, what, name)).tolist()
+
+
+def _kept(name: str, tensor: torch.Tensor, compression: Any) -> Kept:
+    """What a compressor keeps of it. (A gradient that is pushed once more, for it has changed, begins with what the
+    push in vain has left.)"""
+    if tensor.dtype != torch.float32 or not tensor.numel():
+        return NOTHING
+    kept, mu = NOTHING, momentum_of(compression)
+    if feeds_back(compression):
+        kept = kept._replace(residual=torch.from_numpy(_residuals.of(name, tensor.numel())))
+    if mu is not None:
+        kept = kept._replace(momentum=torch.from_numpy(_residuals.momentum_of(name, tensor.numel())), mu=mu)
+    return kept
 
 
 def _hook(reference: "weakref.ref[_Gradients]", key: int) -> Callable[[torch.Tensor], None]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from byteps._core import abi, collectives, elements, errors, objects, session
 from byteps._core.agreement import require_agreement
-from byteps._core.compression import Coded, NoneCompressor, checked_stateless, format_of, is_coded
+from byteps._core.compression import Coded, NoneCompressor, checked_stateless, coded, is_coded
 from byteps._core.exchange import PREFIX, Exchange
 from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps._core.reduction import Average, ReduceOp, op_of, resolve
@@ -36,7 +36,7 @@ def push_pull(
         array = array.astype(_wire_dtype(dtype, compression), copy=False)
     result = np.empty(array.shape, array.dtype)
     wire_name, once = _name(name, "push_pull")
-    what = Exchange(*meaning, once=once, format=format_of(compression))
+    what = coded(Exchange(*meaning, once=once), compression)
     _finish([_start(array, result, what, wire_name)])
     return result.astype(dtype, copy=False)
 

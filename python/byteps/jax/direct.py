@@ -11,8 +11,8 @@ from typing import Any, Iterable, List, Optional, Sequence, Set, Tuple
 import numpy as np
 
 from byteps._core import abi, bridge, elements, errors, session
-from byteps._core.exchange import PREFIX, RESIDUAL_BY_NAME, Exchange
-from byteps._core.residuals import address_of
+from byteps._core.exchange import BY_NAME, PREFIX, Exchange
+from byteps._core.residuals import address_of, address_of_momentum
 
 _ALIGNMENT = 64  # so that JAX takes the memory over instead of copying it
 Named = Tuple[str, Exchange]  # an exchange and its name
@@ -78,10 +78,8 @@ def start(x: Any, name: str, what: Exchange) -> Running:
     """Submits x, an array of JAX or numpy, once it is computed."""
     check_device(x)
     kind, width = elements.kind(np.dtype(x.dtype), what.operation)
-    if what.residual == RESIDUAL_BY_NAME:
-        count = math.prod(x.shape) * width
-        is_coded = kind == abi.FLOAT32 and count > 0
-        what = what._replace(residual=address_of(library(), name, count) if is_coded else 0)
+    if BY_NAME in (what.residual, what.momentum):
+        what = _with_addresses(what, name, math.prod(x.shape) * width if kind == abi.FLOAT32 else 0)
     running = Running(np.ascontiguousarray(x), aligned(result_shape(x.shape, what), x.dtype))
     # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
     _running.add(running)
@@ -93,6 +91,17 @@ def start(x: Any, name: str, what: Exchange) -> Running:
         _running.discard(running)
         raise
     return running
+
+
+def _with_addresses(what: Exchange, name: str, float32_count: int) -> Exchange:
+    """In place of BY_NAME. What has no elements of float32 is not coded."""
+    if not float32_count:
+        return what.without_memory()
+    if what.residual == BY_NAME:
+        what = what._replace(residual=address_of(library(), name, float32_count))
+    if what.momentum == BY_NAME:
+        what = what._replace(momentum=address_of_momentum(library(), name, float32_count))
+    return what
 
 
 def run_all(pairs: Iterable[Tuple[Any, Named]]) -> List[np.ndarray]:

@@ -182,7 +182,7 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, exchanges: T
                 "op=Sum and op=Average has, or use jax.lax.stop_gradient on its input"
             )
     if live:
-        renamed = tuple((name + _TANGENT, what._replace(residual=0)) for name, what in (exchanges[i] for i in live))
+        renamed = tuple((name + _TANGENT, what.without_memory()) for name, what in (exchanges[i] for i in live))
         for index, value in zip(live, _exchange_p.bind(*(tangents[index] for index in live), exchanges=renamed)):
             derivatives[index] = value
     return results, derivatives
@@ -208,7 +208,7 @@ def _transpose(cotangents: Sequence[Any], *inputs: Any, exchanges: Tuple[Named, 
 def _backwards(name: str, what: Exchange) -> Named:
     """The way of the cotangents: those of a broadcast all go to its root."""
     back = (name[: -len(_TANGENT)] if name.endswith(_TANGENT) else name) + _GRADIENT
-    what = what._replace(residual=0)
+    what = what.without_memory()
     return back, what._replace(operation=abi.SUM, root_only=True) if what.operation == abi.BROADCAST else what
 
 

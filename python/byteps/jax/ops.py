@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from byteps._core import errors, session
-from byteps._core.compression import checked_compression, format_of, packed, with_residual
+from byteps._core.compression import check_element, checked_compression, packed, with_memory
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, members_of, named
 from byteps._core.reduction import ReduceOp, resolve
@@ -150,13 +150,13 @@ def reduction(
     meaning = resolve(op, average, prescale_factor, postscale_factor)
     members = members_of(process_set)
     name, once = named(name, "push_pull", members)
-    format = format_of(checked_compression(compression))
-    what = Exchange(*meaning, members=members, priority=priority, once=once, format=format)
-    return name, with_residual(what, name, compression, direct.library)
+    what = Exchange(*meaning, members=members, priority=priority, once=once)
+    return name, with_memory(what, name, checked_compression(compression), direct.library)
 
 
 def _packed(array: Any, what: Exchange, compression: Any) -> Tuple[jax.Array, Any]:
     array = jnp.asarray(array)
+    check_element(compression, "push_pull", array.dtype)
     return packed(compression, array, what.operation, array.size if array.dtype == jnp.float32 else 0)
 
 

@@ -15,13 +15,13 @@ Without any environment the job has one member.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import keras
 
 from byteps._core import api as _api
 from byteps._core.api import *
-from byteps._core.compression import gradient_compression as _gradient_compression
+from byteps._core.choices import gradient_compression as _gradient_compression
 from byteps._core.horovod import init, join
 from byteps._core.reduction import Average, Sum
 from byteps._core.session import resume
@@ -73,6 +73,7 @@ def DistributedOptimizer(  # the name users know
     average_aggregated_gradients: bool = False,
     process_set: Any = None,
     scale_local_gradients: bool = True,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> keras.optimizers.Optimizer:
     """An optimizer of the same class, with the same settings, that averages gradients over all workers before it uses
     them. An optimizer that was used already keeps its state. All ranks must use it for the same variables.
@@ -80,7 +81,7 @@ def DistributedOptimizer(  # the name users know
     name: what its gradients are called on the wire. None: optimizers are numbered in the order of their first use,
         which must be the same on all ranks. With a name of your own, a later optimizer for the same variables may have
         it again, so that servers need no new memory.
-    compression: Compression.none, .fp16, .bf16, .int8 or .int4: what travels (docs/compression.md).
+    compression: one of Compression, or compression_params as in the original: what travels (docs/compression.md).
     sparse_as_dense: gradients of embeddings are made dense before they travel; else their rows are gathered. (Only
         the tensorflow backend has such.)
     gradient_predivide_factor: with op=Average, gradients are divided by it before the sum, and the rest after it.
@@ -94,7 +95,7 @@ def DistributedOptimizer(  # the name users know
     del device_dense, device_sparse, num_groups, groups, scale_local_gradients
     exchange = _GradientExchange(
         op,
-        _gradient_compression(compression, Compression, process_set=process_set),
+        _gradient_compression(compression, Compression, compression_params, process_set=process_set),
         gradient_predivide_factor,
         sparse_as_dense,
         process_set,
@@ -122,6 +123,7 @@ def PartialDistributedOptimizer(  # the name users know
     num_groups: int = 0,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> keras.optimizers.Optimizer:
     """DistributedOptimizer(optimizer, ...), but for `local_layers`, a layer or several, which belong to this rank
     alone: gradients of their weights do not travel. scale_local_gradients divides them by the number of ranks, so that
@@ -140,6 +142,7 @@ def PartialDistributedOptimizer(  # the name users know
         backward_passes_per_step=backward_passes_per_step,
         average_aggregated_gradients=average_aggregated_gradients,
         process_set=process_set,
+        compression_params=compression_params,
     )
     distributed._keep_local(local_layers, scale_local_gradients)
     return distributed
@@ -203,6 +206,7 @@ def load_model(
     custom_objects: Optional[dict] = None,
     compression: Any = Compression.none,
     legacy_opts: bool = False,
+    compression_params: Optional[Dict[str, Any]] = None,
     **options: Any,
 ) -> keras.Model:
     """keras.models.load_model(), and the model's optimizer becomes a DistributedOptimizer that keeps its state. A model
@@ -213,5 +217,6 @@ def load_model(
     options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
     """
     del legacy_opts
-    chosen = _gradient_compression(compression, Compression, process_set=options.get("process_set"))
+    process_set = options.get("process_set")
+    chosen = _gradient_compression(compression, Compression, compression_params, process_set=process_set)
     return _saving.load_model(keras, _optimizer.convert, filepath, custom_optimizers, custom_objects, chosen, options)

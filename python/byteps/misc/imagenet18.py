@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Type
 
 import torch
 
@@ -42,6 +42,7 @@ def DistributedOptimizer(  # the name users know
     fp16_params: Optional[Sequence[torch.Tensor]] = None,
     fp32_params: Optional[Sequence[torch.Tensor]] = None,
     loss_scale: float = 1024,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> torch.optim.Optimizer:
     """An optimizer of the same class that averages gradients over all workers before each step.
 
@@ -59,7 +60,13 @@ def DistributedOptimizer(  # the name users know
     if named_parameters is None and model is not None:
         named_parameters = model.named_parameters()
     if not half:
-        return _TorchOptimizer(optimizer, named_parameters, compression, backward_passes_per_step)
+        return _TorchOptimizer(
+            optimizer,
+            named_parameters,
+            compression,
+            backward_passes_per_step,
+            compression_params=compression_params,
+        )
     if fp16_params is None or fp32_params is None:
         raise ValueError("half=True needs fp16_params, the model's parameters, and fp32_params, copies in 32 bits")
     pairs = list(zip(fp16_params, fp32_params))
@@ -70,8 +77,9 @@ def DistributedOptimizer(  # the name users know
         )
     if not (isinstance(loss_scale, (int, float)) and 0 < loss_scale < math.inf):
         raise ValueError(f"loss_scale is {loss_scale!r}: it must be a number larger than 0")
-    averaging = _TorchOptimizer(
-        torch.optim.SGD([a for a, _ in pairs], lr=0.0), named_parameters, compression, backward_passes_per_step
+    inner = torch.optim.SGD([a for a, _ in pairs], lr=0.0)
+    averaging = DistributedOptimizer(
+        inner, named_parameters, compression, backward_passes_per_step, compression_params=compression_params
     )
     distributed = with_base(_HalfOptimizer, optimizer)
     distributed._averaging, distributed._pairs, distributed._loss_scale = averaging, pairs, float(loss_scale)

@@ -12,7 +12,7 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi
-from byteps._core.compression import AUTO, INT4, INT8
+from byteps._core.choices import Codes
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
@@ -57,11 +57,8 @@ class FP16Compressor(Compressor):
         return tensor if ctx is None else tensor.astype(ctx)
 
 
-class Compression:
+class Compression(Codes):
     """The compressors to choose from."""
 
     none = NoneCompressor()
     fp16 = FP16Compressor()
-    int8 = INT8
-    int4 = INT4
-    auto = AUTO

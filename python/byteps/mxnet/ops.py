@@ -8,13 +8,14 @@ Larger `priority` goes first. `version` is accepted for compatibility and has no
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, horovod, session
-from byteps._core.compression import checked_stateless, format_of, packed
+from byteps._core.choices import of_declaration
+from byteps._core.compression import Coded, check_element, checked_stateless, packed, with_memory
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, named
 from byteps._core.reduction import ReduceOp, Reduction, resolve
@@ -40,20 +41,24 @@ _INTEGERS = (np.uint8, np.int8, np.int32, np.int64)
 def byteps_push_pull(
     tensor: NDArray, version: int = 0, priority: int = 0, name: Optional[str] = None, is_average: bool = True
 ) -> None:
-    """Averages (or sums) `tensor` over all workers, in place."""
-    _reduce(tensor, None, resolve(average=is_average), "push_pull", name, priority)
+    """Averages (or sums) `tensor` over all workers, in place; coded, if byteps_declare_tensor() has said how."""
+    coded = _declared.get(name, Compression.none) if name is not None else Compression.none
+    _reduce(tensor, None, resolve(average=is_average), "push_pull", name, priority, compression=coded)
+
+
+_declared: Dict[str, Coded] = {}  # by the name of the tensor, for the life of the process
 
 
 def byteps_declare_tensor(name: str, **kwargs: Any) -> None:
-    """Accepted for compatibility: names need no declaration, nor any order of it. ValueError for what `kwargs` would
-    ask for: compressors, which this version has not."""
+    """Names need no declaration, nor any order of it. But it may say, as in the original, how byteps_push_pull() of
+    this name is coded from now on: byteps_compressor_type="topk", byteps_compressor_k=0.01,
+    byteps_ef_type="vanilla", byteps_momentum_type="nesterov", byteps_momentum_mu=0.9, ... (docs/compression.md). The
+    same on all ranks. ValueError: what it may not say."""
     session.current()
     encoded_name(name)
-    if kwargs:
-        raise ValueError(
-            f"byteps_declare_tensor('{name}'): {', '.join(sorted(kwargs))} are not supported in this version; "
-            "DistributedTrainer(compression_params={'fp16': True}) sends 16 bits"
-        )
+    chosen = of_declaration(name, kwargs)
+    if chosen is not None and _declared.get(name) != chosen:
+        _declared[name] = chosen
 
 
 def push_pull(
@@ -68,8 +73,7 @@ def push_pull(
     reduction = resolve(average=average)
     compressed, context = packed(checked_stateless(compression), tensor, reduction.operation, float32_count(tensor))
     output = engine.empty(compressed.shape, compressed)
-    format = format_of(compression)
-    _reduce(output, compressed, reduction, "push_pull", name, priority, format=format)
+    _reduce(output, compressed, reduction, "push_pull", name, priority, compression=compression)
     return compression.decompress(output, context)
 
 
@@ -191,12 +195,13 @@ def _reduce(
     name: Optional[str],
     priority: int,
     process_set: ProcessSet = global_process_set,
-    format: int = abi.FORMAT_PLAIN,
+    compression: Any = Compression.none,
 ) -> NDArray:
     members = members_of(process_set)
     wire_name, once = named(name, what, members)
-    exchange = Exchange(*reduction, members=members, priority=priority, once=once, format=format)
-    engine.push(output, exchange, wire_name, input)
+    check_element(compression, wire_name, output.dtype)
+    exchange = Exchange(*reduction, members=members, priority=priority, once=once)
+    engine.push(output, with_memory(exchange, wire_name, compression, engine.library), wire_name, input)
     return output
 
 

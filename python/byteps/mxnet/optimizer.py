@@ -10,9 +10,11 @@ import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
-from byteps._core.compression import Coded, format_of, gradient_compression, packed, with_residual
+from byteps._core.choices import gradient_compression
+from byteps._core.compression import Coded, check_element, feeds_back, momentum_of, packed, with_memory
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
+from byteps._core.recipes import check_recipe, number_of
 from byteps.mxnet import engine
 from byteps.mxnet.compression import Compression, Compressor, float32_count
 
@@ -33,7 +35,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     gradient_predivide_factor, num_groups: for compatibility. Sums of 16 bits are made in 32, so that no gradient needs
         to be divided before, and the average is the same; every gradient leaves as soon as it is ready.
     process_set: the ranks that average together. On a rank that is not in it, the optimizer works alone.
-    compression: Compression.none, .fp16, .int8 or .int4: what travels.
+    compression: one of Compression, or compression_params as in the original: what travels (docs/compression.md).
     """
 
     def __new__(
@@ -43,6 +45,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
         compression: Compressor = Compression.none,
+        compression_params: Optional[Dict[str, Any]] = None,
     ) -> Any:
         if isinstance(optimizer, DistributedOptimizer):
             raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
@@ -51,7 +54,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
                 f"expected an mx.optimizer.Optimizer, got {type(optimizer).__name__}; "
                 "mx.optimizer.create('sgd', learning_rate=0.1) makes one"
             )
+        compression = gradient_compression(compression, Compression, compression_params)
         exchange = Gradients(compression, gradient_predivide_factor, num_groups, process_set)
+        check_optimizer(optimizer, exchange.compression)
         distributed: Any = object.__new__(_class_over(type(optimizer)))
         distributed.__dict__ = optimizer.__dict__
         distributed._byteps_gradients = exchange
@@ -118,7 +123,7 @@ class Gradients:
             raise ValueError(f"prefix is {prefix!r}: it must be a str")
         self.is_member = is_member(process_set)
         self.members = members_of(process_set) if self.is_member else ()
-        self._compression = compression
+        self.compression: Any = compression
         self._title = "" if prefix is None else f"{prefix}."
         self._owner: object = object() if prefix is None else prefix
         self._session: Optional[session.Session] = None  # whose names these are, by index
@@ -126,38 +131,56 @@ class Gradients:
 
     @property
     def travel(self) -> bool:
-        """False in a job of one, and on a rank that is not in the process set."""
-        return self.is_member and not session.job().is_alone
+        """False in a job of one, but for the momentum of a compressor, and on a rank that is not in the process set."""
+        return self.is_member and not (session.job().is_alone and momentum_of(self.compression) is None)
 
-    def push(self, index: Union[int, str], gradients: Sequence[NDArray]) -> None:
-        """Averages the gradient with this index: the sum of these, one per device, into all of them. Does not wait."""
+    @property
+    def heed_rates(self) -> bool:
+        """Whether push() is to be told the learning rate."""
+        return feeds_back(self.compression) and self.compression.is_of_parts
+
+    def push(
+        self, index: Union[int, str], gradients: Sequence[NDArray], learning_rate: Optional[float] = None
+    ) -> None:
+        """Averages the gradient with this index: the sum of these, one per device, into all of them. Does not wait.
+        `learning_rate`: of the update with it."""
         first = gradients[0]
         for other in gradients[1:]:
             first += other.as_in_context(first.context)
-        averaged = self._average(index, first) if self.travel else first
+        averaged = self._average(index, first, learning_rate) if self.travel else first
         for gradient in gradients:
             if gradient is not averaged:
                 averaged.copyto(gradient)
 
-    def _average(self, index: Union[int, str], gradient: NDArray) -> NDArray:
+    def _average(self, index: Union[int, str], gradient: NDArray, learning_rate: Optional[float]) -> NDArray:
         current = session.current()
         if self._session is not current:
             self._session, self._names = current, {}
         name = self._names.get(index)
         if name is None:
-            what = self._compression if isinstance(self._compression, Coded) else type(self._compression)
+            what = self.compression if isinstance(self.compression, Coded) else type(self.compression)
             meaning = (self._owner, gradient.shape, str(gradient.dtype), what)
             name = current.lasting_name(scoped(f"gradient_{self._title}{index}", self.members), meaning)
             self._names[index] = name
-        tensor, context = packed(self._compression, gradient, abi.AVERAGE, float32_count(gradient))
+        tensor, context = packed(self.compression, gradient, abi.AVERAGE, float32_count(gradient))
         priority = -index if isinstance(index, int) else 0
-        format = format_of(self._compression)
-        exchange = Exchange(abi.AVERAGE, members=self.members, priority=priority, format=format)
-        engine.push(tensor, with_residual(exchange, name, self._compression, engine.library), name)
-        return self._compression.decompress(tensor, context)
+        check_element(self.compression, name, gradient.dtype)
+        exchange = Exchange(abi.AVERAGE, members=self.members, priority=priority)
+        exchange = with_memory(exchange, name, self.compression, engine.library)
+        if self.heed_rates:
+            ratio = self.compression.residuals.rates.ratio(name, learning_rate)
+            exchange = exchange._replace(residual_ratio=ratio)
+        engine.push(tensor, exchange, name)
+        return self.compression.decompress(tensor, context)
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_session": None, "_names": {}}
+
+
+def check_optimizer(optimizer: mx.optimizer.Optimizer, compression: Any) -> None:
+    """ValueError, or a warning: it does not go with the compressor."""
+    is_sgd = isinstance(optimizer, (mx.optimizer.SGD, mx.optimizer.NAG))
+    check_recipe(compression, type(optimizer).__name__, number_of(getattr(optimizer, "momentum", 0.0)), is_sgd)
 
 
 def _exchange(optimizer: Any, index: Index, grad: Union[NDArray, Sequence[NDArray]]) -> None:
@@ -165,5 +188,6 @@ def _exchange(optimizer: Any, index: Index, grad: Union[NDArray, Sequence[NDArra
         return
     indices = index if isinstance(index, (tuple, list)) else [index]
     gradients: List[NDArray] = list(grad) if isinstance(grad, (tuple, list)) else [grad]
+    exchange = optimizer._byteps_gradients
     for one, gradient in zip(indices, gradients):
-        optimizer._byteps_gradients.push(one, [gradient])
+        exchange.push(one, [gradient], optimizer.learning_rate if exchange.heed_rates else None)

@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from byteps._core import abi
-from byteps._core.compression import AUTO, INT4, INT8, CastCompressor, Compressor, NoneCompressor
+from byteps._core.choices import Codes
+from byteps._core.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
@@ -34,12 +35,9 @@ class BF16Compressor(_CastCompressor):
     format = abi.FORMAT_BFLOAT16
 
 
-class Compression:
+class Compression(Codes):
     """The compressors to choose from."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
-    int8 = INT8
-    int4 = INT4
-    auto = AUTO

@@ -51,7 +51,7 @@ def check_device(tensor: tf.Tensor) -> None:
 
 
 def _compiled(tensor: tf.Tensor, name: str, priority: int, what: Exchange) -> tf.Tensor:
-    backward_name, back = names.lasting(name + ".backward"), what._replace(residual=0)
+    backward_name, back = names.lasting(name + ".backward"), what.without_memory()
 
     @tf.custom_gradient
     def call(value: tf.Tensor) -> Any:

@@ -5,12 +5,13 @@ What DistributedGradientTape and every DistributedOptimizer have in common.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional, Sequence, Type
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Type
 
 import tensorflow as tf
 
 from byteps._core import session
-from byteps._core.compression import gradient_compression
+from byteps._core.choices import gradient_compression
+from byteps._core.compression import momentum_of
 from byteps._core.process_sets import ProcessSet, is_member
 from byteps._core.reduction import Average, ReduceOp
 from byteps.tensorflow import names, sparse, xla
@@ -30,12 +31,14 @@ def reduce_gradients(
     prefix: str = "Gradient",
     local: Iterable[Any] = (),
     scale_local_gradients: bool = True,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> List[Any]:
     """The gradients (tensors, tf.IndexedSlices or None) reduced over all workers, in the same order. The first
     variables, which the next forward pass needs first, go first. Eager, in a graph and under XLA.
 
     variables: what the gradients are of, for their names; the same list on all ranks. A gradient that is None here must
         be None on all ranks.
+    compression, compression_params: what travels, by one of Compression or as the original says it.
     sparse_as_dense: IndexedSlices are made dense first; otherwise their rows are gathered. Under XLA always.
     gradient_predivide_factor: as in Horovod, for Average only. It splits the division to keep sums of small floats in
         range; servers sum 16 bits in 32, so the result is the average, whatever it is.
@@ -46,9 +49,9 @@ def reduce_gradients(
         raise ValueError("gradient_predivide_factor is supported for op=Average only")
     check_reduction(op, process_set)
     results = list(gradients)
-    if session.job().is_alone or not is_member(process_set):
+    compression = gradient_compression(compression, Compression, compression_params, process_set=process_set)
+    if not is_member(process_set) or (session.job().is_alone and momentum_of(compression) is None):
         return results
-    compression = gradient_compression(compression, Compression, process_set=process_set)
     reduction = Reduce.of(op, process_set=process_set, compression=compression)
     owned = {_key(variable) for variable in local}
     all_names = names.of_variables(prefix, variables, reduction.what.members)

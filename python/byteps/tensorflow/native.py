@@ -55,7 +55,7 @@ def _packed(exchange: Exchange, priority: int) -> str:
 
 def exchange_of(op: tf.Operation) -> Exchange:
     """What push_pull() was given when it made the op, but for what is one tensor's own."""
-    return Exchange.unpacked(tf.compat.as_str(op.get_attr("exchanges")[0]))._replace(priority=0, residual=0)
+    return Exchange.unpacked(tf.compat.as_str(op.get_attr("exchanges")[0]))._replace(priority=0).without_memory()
 
 
 def names_of(op: tf.Operation) -> List[str]:

@@ -6,7 +6,9 @@ from typing import Any, Dict, List, Optional, Tuple, Type
 
 import tensorflow as tf
 
+from byteps._core.choices import gradient_compression
 from byteps._core.process_sets import ProcessSet
+from byteps._core.recipes import check_recipe, number_of
 from byteps._core.reduction import Average
 from byteps.tensorflow.aggregation import Aggregator
 from byteps.tensorflow.compression import Compression, Compressor
@@ -32,12 +34,14 @@ def DistributedOptimizer(  # the name users know
     groups: Any = None,
     process_set: Optional[ProcessSet] = None,
     scale_local_gradients: bool = True,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> Any:
     """An optimizer that averages gradients over all workers before it applies them.
 
     optimizer: one of tf.compat.v1.train; those of Keras 3 are passed on to byteps.keras.DistributedOptimizer, those of
         tf_keras to byteps.tensorflow.keras.DistributedOptimizer.
-    name: of the new optimizer. compression: what travels. sparse_as_dense: tf.IndexedSlices are made dense first.
+    name: of the new optimizer. compression: one of Compression, or compression_params as in the original: what travels
+        (docs/compression.md). sparse_as_dense: tf.IndexedSlices are made dense first.
     backward_passes_per_step: so many calls of compute_gradients() (minimize()) are summed locally before gradients
         travel and apply_gradients() has an effect; average_aggregated_gradients divides the sum by their number.
     op: Average, Sum, Min, Max or Product.
@@ -50,7 +54,6 @@ def DistributedOptimizer(  # the name users know
         raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}: it must be at least 1")
     options: Dict[str, Any] = dict(
         op=op,
-        compression=compression,
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         process_set=process_set,
@@ -60,6 +63,8 @@ def DistributedOptimizer(  # the name users know
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         check_reduction(op, process_set)
+        options["compression"] = gradient_compression(compression, Compression, compression_params)
+        _check_recipe(options["compression"], optimizer)
         aggregator = None
         if backward_passes_per_step > 1:
             aggregator = Aggregator(backward_passes_per_step, average_aggregated_gradients)
@@ -73,8 +78,16 @@ def DistributedOptimizer(  # the name users know
         device_sparse=device_sparse,
         backward_passes_per_step=backward_passes_per_step,
         average_aggregated_gradients=average_aggregated_gradients,
+        compression=compression,
+        compression_params=compression_params,
         **options,
     )
+
+
+def _check_recipe(compression: Any, optimizer: Any) -> None:
+    momentum = number_of(getattr(optimizer, "_momentum", 0.0))
+    is_sgd = isinstance(optimizer, (tf.compat.v1.train.GradientDescentOptimizer, tf.compat.v1.train.MomentumOptimizer))
+    check_recipe(compression, type(optimizer).__name__, momentum, is_sgd)
 
 
 def _keras_delegate(optimizer: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Type, Union
 import tensorflow as tf
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_compression, format_of, packed, with_residual
+from byteps._core.compression import check_element, checked_compression, coded, packed, with_memory
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps._core.reduction import ReduceOp, resolve
@@ -37,7 +37,7 @@ class Reduce(NamedTuple):
         compression: Type[Compressor] = Compression.none,
     ) -> "Reduce":
         meaning = resolve(op, average, prescale_factor, postscale_factor)
-        what = Exchange(*meaning, members=members_of(process_set), format=format_of(checked_compression(compression)))
+        what = coded(Exchange(*meaning, members=members_of(process_set)), checked_compression(compression))
         member_count, factors = len(what.members) or session.size(), (prescale_factor, postscale_factor)
         return cls(what, member_count, compression, factors)
 
@@ -82,8 +82,9 @@ class Reduce(NamedTuple):
         operation = self.what.operation
         sent = [packed(self.compression, tensor, operation, _float32_count(tensor)) for tensor in tensors]
         what = self.what._replace(once=once)
-        for name in names_:
-            what = with_residual(what, scoped(name, what.members), self.compression, native.library)
+        for name, tensor in zip(names_, tensors):
+            check_element(self.compression, name, tensor.dtype.name)
+            what = with_memory(what, scoped(name, what.members), self.compression, native.library)
         results = exchange([tensor for tensor, _ in sent], names_, what, priorities)
         return [self.compression.decompress(result, context) for result, (_, context) in zip(results, sent)]
 

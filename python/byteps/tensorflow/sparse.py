@@ -10,6 +10,7 @@ from typing import Optional
 
 import tensorflow as tf
 
+from byteps._core.compression import check_element
 from byteps._core.process_sets import ProcessSet
 from byteps.tensorflow import names, xla
 from byteps.tensorflow.gather import gather_to_sum
@@ -25,6 +26,7 @@ def push_pull(
     """Sum or Average; ValueError for others. Under XLA, whose shapes are fixed, a dense tensor."""
     if not reduction.is_linear:
         raise ValueError("tf.IndexedSlices can be summed and averaged only; pass tf.convert_to_tensor(slices)")
+    check_element(reduction.compression, name or "push_pull", slices.dtype.name, is_dense=xla.is_compiling())
     base = names.automatic("push_pull.sparse", scope) if name is None else names.given(name, scope)
     if xla.is_compiling():
         return reduction.dense([tf.convert_to_tensor(slices)], [base], name is None)[0]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional, Type
+from typing import Any, Dict, Iterable, Optional, Type
 
 import tensorflow as tf
 
+from byteps._core.choices import gradient_compression
 from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet
 from byteps._core.reduction import Average
@@ -28,6 +29,7 @@ def DistributedGradientTape(  # the name users know
     groups: Any = None,
     process_set: Optional[ProcessSet] = None,
     scale_local_gradients: bool = True,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> tf.GradientTape:
     """A tape of the same class that shares what `gradtape` has recorded; its gradient() averages over all workers.
 
@@ -36,8 +38,8 @@ def DistributedGradientTape(  # the name users know
         tape = bps.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    compression: Compression.none, .fp16, .bf16, .int8 or .int4: what travels (docs/compression.md). sparse_as_dense:
-    IndexedSlices are made dense first.
+    compression: one of Compression, or compression_params as in the original: what travels (docs/compression.md).
+    sparse_as_dense: IndexedSlices are made dense first.
     op: Average, Sum, Min, Max or Product. device_dense, device_sparse, num_groups and groups are accepted for
     compatibility: gradients leave one by one as they get ready, which needs no groups.
     The other arguments are those of reduce_gradients()."""
@@ -53,7 +55,7 @@ def DistributedGradientTape(  # the name users know
     tape._byteps_local = []
     tape._byteps_options = dict(
         op=op,
-        compression=compression,
+        compression=gradient_compression(compression, Compression, compression_params),
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         process_set=process_set,
@@ -75,6 +77,7 @@ def PartialDistributedGradientTape(  # the name users know
     process_set: Optional[ProcessSet] = None,
     local_layers: Optional[Iterable[Any]] = None,
     scale_local_gradients: bool = True,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> tf.GradientTape:
     """DistributedGradientTape(gradtape, ...), but for `local_layers`, a layer or several, which belong to this rank
     alone: gradients of their weights do not travel (register_local_source())."""
@@ -90,6 +93,7 @@ def PartialDistributedGradientTape(  # the name users know
         groups,
         process_set,
         scale_local_gradients,
+        compression_params,
     )
     if hasattr(local_layers, "trainable_weights"):
         local_layers = [local_layers]

@@ -67,6 +67,7 @@ def CrossBarrier(  # the name users know
     compression: Type[Compressor] = Compression.none,
     backward_passes_per_step: int = 1,
     num_steps: int = 10**6,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> torch.optim.Optimizer:
     """An optimizer of the same class for `model`; the arguments are those of DistributedOptimizer.
 
@@ -82,7 +83,8 @@ def CrossBarrier(  # the name users know
     crossing = with_base(_CrossBarrier, optimizer)
     named = model.named_parameters() if named_parameters is None else named_parameters
     all_named = named_parameters is not None
-    crossing._attach(optimizer, named, Gradients(compression), backward_passes_per_step, all_named)
+    gradients = Gradients(compression, compression_params=compression_params)
+    crossing._attach(optimizer, named, gradients, backward_passes_per_step, all_named)
     crossing._attach_model(model, num_steps)
     return crossing
 

@@ -19,29 +19,36 @@ import torch
 from torch.futures import Future
 
 from byteps._core import abi, session
-from byteps._core.compression import Coded, format_of, gradient_compression, packed
+from byteps._core.choices import gradient_compression
+from byteps._core.compression import Coded, check_element, coded, packed
 from byteps._core.reduction import Reduction
 from byteps.torch import devices
 from byteps.torch.compression import Compression, Compressor, float32_count
 from byteps.torch.powersgd import PowerSGD
-from byteps.torch.residuals import Residuals
+from byteps.torch.residuals import NOTHING, Kept, Residuals
 
 __all__ = ["DDPHookState", "ddp_comm_hook"]
 
 _TIMEOUT_S = 1800.0
 
-class DDPHookState:
-    """What belongs to one model: make one for each, on all ranks in the same order. `compression` is what travels."""
 
-    def __init__(self, compression: Type[Compressor] = Compression.none) -> None:
-        self.compression = gradient_compression(compression, Compression)
+class DDPHookState:
+    """What belongs to one model: make one for each, on all ranks in the same order. `compression` is what travels, or
+    `compression_params`, as of DistributedOptimizer."""
+
+    def __init__(
+        self,
+        compression: Type[Compressor] = Compression.none,
+        compression_params: Optional[Dict[str, Any]] = None,
+    ) -> None:
+        self.compression = gradient_compression(compression, Compression, compression_params)
         if isinstance(self.compression, PowerSGD):
             raise ValueError(
                 f"compression is {self.compression!r}: torch has a hook of its own for it, powerSGD_hook of "
                 "torch.distributed.algorithms.ddp_comm_hooks, which runs on the backend 'byteps'"
             )
-        self._residuals = Residuals()
-        self._parameters: Dict[str, List[int]] = {}  # of each bucket, whose residual is kept
+        self._residuals = Residuals(self.compression)
+        self._parameters: Dict[str, List[int]] = {}  # of each bucket of which something is kept
         self._name = "ddp"
         self._job: Callable[[], Any] = lambda: None  # in which the name holds; a weak reference, which can be copied
         if session.is_joined():
@@ -54,22 +61,20 @@ class DDPHookState:
             self._name, self._job = current.lasting_name(self._name, self), weakref.ref(current.job)
         return self._name
 
-
     def residual_norm(self) -> float:
         """As that of DistributedOptimizer, when backward() has returned."""
         return self._residuals.norm()
 
-    def _residual_of(self, name: str, bucket: Any, memory: torch.Tensor) -> Optional[torch.Tensor]:
-        """Of a coded bucket; None: none is kept. DDP may arrange its buckets anew: then it begins with zeros."""
-        if not (isinstance(self.compression, Coded) and self.compression.error_feedback):
-            return None
-        if memory.dtype != torch.float32:
-            return None
+    def _kept_of(self, name: str, bucket: Any, memory: torch.Tensor) -> Kept:
+        """Of a coded bucket. DDP may arrange its buckets anew: then it begins with zeros."""
+        check_element(self.compression, name, memory.dtype)
+        if not (isinstance(self.compression, Coded) and self.compression.residuals is not None):
+            return NOTHING
         parameters = [id(each) for each in bucket.parameters()]
         if self._parameters.setdefault(name, parameters) != parameters:
             self._parameters[name] = parameters
-            self._residuals.tensors.pop(name, None)
-        return self._residuals.of(name, memory.numel())
+            self._residuals.drop(name)
+        return self._residuals.kept(name, memory)
 
 
 def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
@@ -98,8 +103,8 @@ def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
     name = current.lasting_name(f"{state.wire_name()}.bucket.{index}", (memory.numel(), memory.dtype))
     members = exchange.Members(current.job, range(current.job.size), current.job.rank)
     piece = exchange.reduction(members, memory, Reduction(abi.AVERAGE), priority=index, once=False)
-    what = piece.what._replace(format=format_of(state.compression))
-    piece = piece._replace(what=what, residual=state._residual_of(name, bucket, memory))
+    what = coded(piece.what, state.compression)
+    piece = piece._replace(what=what, kept=state._kept_of(name, bucket, memory))
     lineage = futures.Lineage(current.unique_name(f"{name}.step"), f"bucket {index} of DistributedDataParallel")
     started = work.Work(current.job, state, lineage, _TIMEOUT_S, finish, buffer)
     work.start(started, [(piece, f"byteps.{name}")])

@@ -24,8 +24,9 @@ import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.agreement import require_agreement
+from byteps._core.choices import gradient_compression
 from byteps._core.client import Job
-from byteps._core.compression import Coded, NoneCompressor, gradient_compression, packed
+from byteps._core.compression import Coded, NoneCompressor, momentum_of, packed
 from byteps._core.exchange import Exchange
 from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
@@ -155,6 +156,8 @@ class _Exchanges:
     def __init__(self, compression: Any, process_set: ProcessSet, title: str) -> None:
         if isinstance(compression, PowerSGD):
             raise ValueError(f"compression is {compression!r}: DiLoCo has Compression.none, .fp16, .bf16, .int8, .int4")
+        if momentum_of(compression) is not None:
+            raise ValueError(f"compression is {compression!r}: the momentum of DiLoCo is outer_momentum")
         self._compression = compression
         self._casts = compression is not NoneCompressor and not isinstance(compression, Coded)
         self._feeds_back = isinstance(compression, Coded) and compression.error_feedback
@@ -163,7 +166,7 @@ class _Exchanges:
         self._job: Optional[Job] = None
         self.members: Tuple[int, ...] = ()
         self.is_member = False
-        self.residuals = Residuals()
+        self.residuals = Residuals(compression)
 
     @property
     def feeds_back(self) -> bool:

@@ -8,11 +8,11 @@ import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.client import Job
-from byteps._core.compression import NoneCompressor, format_of
+from byteps._core.compression import NoneCompressor, coded
 from byteps._core.exchange import PREFIX, Exchange
 from byteps._core.process_sets import scoped
 from byteps.torch import devices, pending, tensors
-from byteps.torch.residuals import Residuals
+from byteps.torch.residuals import NOTHING, Kept, Residuals
 
 __all__: List[str] = []
 
@@ -25,7 +25,7 @@ class Running(pending.Pending):
     is the buffer. Source and buffer are contiguous."""
 
     ended = False
-    residual: Optional[torch.Tensor] = None  # read and written by the core, too
+    kept: Kept = NOTHING  # read and written by the core, too
 
     def __init__(self, job: Job, source: torch.Tensor, buffer: torch.Tensor, output: torch.Tensor) -> None:
         self.job = job
@@ -62,23 +62,23 @@ def start(
     what: Exchange,
     name: Optional[str],
     compression: Any = NoneCompressor,
-    residual: Optional[torch.Tensor] = None,
+    kept: Kept = NOTHING,
 ) -> int:
     """Starts the exchange of `tensor`, the result for `output`: a fresh contiguous tensor, or `tensor` itself. `name`:
     scoped() to the members; without one the exchange is numbered. `compression`: a cast has been made already.
-    `residual`: of error feedback."""
+    `kept`: what a compressor asks for that keeps something."""
     current = session.current()
     kind, shape = tensors.travels_as(tensor, what.operation)
-    what = what._replace(format=format_of(compression))
+    what = coded(what, compression)
     source = tensors.plain_to_land(tensor) if output is tensor else tensors.plain(tensor)
     buffer = source if output is tensor else output
     if name is None:
         name, what = current.unique_name(scoped("push_pull.noname", what.members)), what._replace(once=True)
     entry = Running(current.job, source, buffer, output)
-    if residual is not None:
-        entry.residual = residual
-        what = what._replace(residual=residual.data_ptr())
-    return _submit(entry, what.tensor(name, kind, shape, prefix=PREFIX))
+    entry.kept = kept
+    call = what.tensor(name, kind, shape, prefix=PREFIX)
+    kept.give_to(call)
+    return _submit(entry, call)
 
 
 class Repeated:
@@ -86,13 +86,15 @@ class Repeated:
     the core is told is made once, but for their addresses. One is under way at a time."""
 
     def __init__(self, what: Exchange, name: str, compression: Any = NoneCompressor) -> None:
-        self.what = what._replace(format=format_of(compression))
+        self.what = coded(what, compression)
         self.name = name
         self._alike: Optional[tuple] = None
         self._call = abi.Tensor()
 
-    def start(self, tensor: torch.Tensor, residuals: Optional[Residuals] = None) -> int:
-        """start() of `tensor` for itself. `residuals`: where its residual is kept, with error feedback."""
+    def start(
+        self, tensor: torch.Tensor, residuals: Optional[Residuals] = None, rate: Optional[float] = None
+    ) -> int:
+        """start() of `tensor` for itself. `residuals`: where what a compressor asks for is kept. `rate`: see there."""
         alike = (type(tensor), tensor.dtype, tensor.shape, tensor.layout, tensor.device)
         if alike != self._alike:
             kind, shape = tensors.travels_as(tensor, self.what.operation)
@@ -100,9 +102,9 @@ class Repeated:
             self._alike = alike
         source = tensors.plain_to_land(tensor)
         entry = Running(session.job(), source, source, tensor)
-        if residuals is not None and tensor.dtype == torch.float32:
-            entry.residual = residuals.of(self.name, source.numel())
-            self._call.residual = entry.residual.data_ptr()
+        if residuals is not None:
+            entry.kept = residuals.kept(self.name, source, rate)
+            entry.kept.give_to(self._call)
         return _submit(entry, self._call)
 
 

@@ -26,8 +26,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 import torch
 
 from byteps._core import abi, errors, session
+from byteps._core.choices import gradient_compression
 from byteps._core.client import Job
-from byteps._core.compression import Coded, gradient_compression, packed
+from byteps._core.compression import Coded, check_element, momentum_of, packed
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps._core.reduction import Reduction
@@ -116,6 +117,7 @@ class Gradients:
         title: str = "",
         meaning: Reduction = Reduction(abi.AVERAGE, 0.0),
         process_set: ProcessSet = global_process_set,
+        compression_params: Optional[Dict[str, Any]] = None,
     ) -> None:
         """`title` comes before all names. Without one the names are told from those of others that are equal, by the
         order in which they are made: gradients of two optimizers may be under way at once, and in another order on
@@ -125,11 +127,15 @@ class Gradients:
         self._owner: object = title or object()
         self._meaning = meaning
         self._process_set = process_set
-        self._compression = gradient_compression(compression, Compression, process_set=process_set)
+        self.compression: Any = gradient_compression(
+            compression, Compression, compression_params, process_set=process_set
+        )
         # Casts are made here, codes by the core.
-        self._casts = self._compression is not NoneCompressor and not isinstance(self._compression, (Coded, PowerSGD))
-        self._codes_feed_back = isinstance(self._compression, Coded) and self._compression.error_feedback
-        self.residuals = Residuals()
+        self._casts = self.compression is not NoneCompressor and not isinstance(self.compression, (Coded, PowerSGD))
+        self._codes_keep = isinstance(self.compression, Coded) and self.compression.residuals is not None
+        self.residuals = Residuals(self.compression)
+        # The learning rate of a parameter's next step, where the owner knows it.
+        self.rate_of: Callable[[torch.Tensor], Optional[float]] = lambda parameter: None
         self._sparse_as_dense = sparse_as_dense
         self._by_parameter: Dict[int, Slot] = {}
         self._device = devices.OneDevice()
@@ -147,6 +153,7 @@ class Gradients:
         stands for another owner's, or another shape, dtype or compression already. ValueError, UnsupportedError: its
         device."""
         encoded_name(name)
+        check_element(self.compression, name, parameter.dtype)
         self._enter_job()
         self._device.add(name, parameter)
         slot = Slot(parameter, f"Gradient.{self._title}{name}", -len(self.slots))
@@ -159,13 +166,14 @@ class Gradients:
         return id(parameter) in self._by_parameter
 
     @property
-    def has_error_feedback(self) -> bool:
-        """Something is kept from one step to the next."""
-        return self._codes_feed_back or isinstance(self._compression, PowerSGD)
+    def keeps_something(self) -> bool:
+        """From one step to the next."""
+        return self._codes_keep or isinstance(self.compression, PowerSGD)
 
     @property
     def travel(self) -> bool:
-        """False in a job of one, and on a rank that is not in the process set: there nothing is exchanged."""
+        """False in a job of one, but for the momentum of a compressor, and on a rank that is not in the process set:
+        there nothing is exchanged."""
         self._enter_job()
         return self._travel
 
@@ -179,20 +187,20 @@ class Gradients:
         self._members = members_of(self._process_set) if self._is_member else ()
         for slot in self.slots:
             self._give_name(slot)
-        self._travel = self._is_member and not job.is_alone
+        self._travel = self._is_member and not (job.is_alone and momentum_of(self.compression) is None)
         self._job = job
 
     def _give_name(self, slot: Slot) -> None:
         name = scoped(slot.title, self._members) + slot.number
         slot.name = name
         if self._is_member:  # others must not use up a name that those outside know nothing of
-            spec = (self._owner, slot.parameter.dtype, tuple(slot.parameter.shape), self._compression, self._meaning)
+            spec = (self._owner, slot.parameter.dtype, tuple(slot.parameter.shape), self.compression, self._meaning)
             slot.name = session.current().lasting_name(name, spec)
             slot.number += slot.name[len(name) :]
         what = Exchange(*self._meaning, members=self._members, priority=slot.priority)
-        slot.exchange = exchange.Repeated(what, slot.name, self._compression)
-        if isinstance(self._compression, PowerSGD) and self._compression.takes(slot.parameter):
-            slot.factors = Factors(self._compression, slot.parameter, what, slot.name)
+        slot.exchange = exchange.Repeated(what, slot.name, self.compression)
+        if isinstance(self.compression, PowerSGD) and self.compression.takes(slot.parameter):
+            slot.factors = Factors(self.compression, slot.parameter, what, slot.name)
 
     def _abandon(self) -> None:
         for slot in self.slots:
@@ -278,12 +286,16 @@ class Gradients:
             return
         if self._casts:
             with torch.no_grad():
-                grad, slot.context = packed(self._compression, grad, self._meaning.operation, float32_count(grad))
-        slot.handle = slot.exchange.start(grad, self.residuals if self._codes_feed_back else None)
+                grad, slot.context = packed(self.compression, grad, self._meaning.operation, float32_count(grad))
+        if self._codes_keep:
+            slot.handle = slot.exchange.start(grad, self.residuals, self.rate_of(slot.parameter))
+        else:
+            slot.handle = slot.exchange.start(grad)
 
     def _push_sparse(self, slot: Slot) -> None:
         """The gradient's rows, or none when this rank has no gradient."""
         parameter = slot.parameter
+        check_element(self.compression, slot.name, parameter.dtype, is_dense=False)
         grad = parameter.grad if parameter.requires_grad else None
         slot.keep(grad)
         if grad is None:
@@ -351,7 +363,7 @@ class Gradients:
                 parameter.grad = result
             return
         with torch.no_grad():
-            averaged = self._compression.decompress(result, slot.context)
+            averaged = self.compression.decompress(result, slot.context)
             if parameter.grad is averaged:
                 return
             if slot.sparse_dim:

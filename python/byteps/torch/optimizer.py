@@ -14,8 +14,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 import torch
 
 from byteps._core import abi, reduction
+from byteps._core.compression import feeds_back
 from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet, global_process_set
+from byteps._core.recipes import check_recipe, number_of
 from byteps._core.reduction import Average, ReduceOp
 from byteps.torch import residuals
 from byteps.torch.compression import Compression, Compressor
@@ -36,6 +38,7 @@ def DistributedOptimizer(  # the name users know
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     name: Optional[str] = None,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> torch.optim.Optimizer:
     """An optimizer of the same class that averages gradients over all workers before each step. It shares parameter
     groups and state with `optimizer`, which should not be used any more.
@@ -43,7 +46,7 @@ def DistributedOptimizer(  # the name users know
     named_parameters: model.named_parameters(), in the order of the layers: the first ones, which the next forward pass
         needs first, travel first. All parameters of the optimizer are among them. Without it, the order within the
         optimizer's groups counts. All ranks must have the same names.
-    compression: Compression.none, .fp16, .bf16, .int8 or .int4: what travels. With error feedback,
+    compression: one of Compression: what travels (docs/compression.md). With error feedback, as of
         Compression.int8(error_feedback=True), state_dict() has what this rank carries to the next step, too.
     backward_passes_per_step: so many backward passes are accumulated locally, as a sum, before the gradients travel.
     op: Average or Sum.
@@ -56,11 +59,12 @@ def DistributedOptimizer(  # the name users know
     name: stands before the names of gradients. None: optimizers with equal names of parameters are told apart by the
         order in which they are made, which must be the same on all ranks. With a name of your own, a later optimizer
         may have it again, so that servers need no new memory.
+    compression_params: instead of `compression`, as the original says it: {"compressor": "topk", "k": 0.01}.
     """
     distributed = with_base(_DistributedOptimizer, optimizer)
     meaning = checked_meaning(op, gradient_predivide_factor)
     check_groups(groups if groups is not None else num_groups)
-    gradients = Gradients(compression, sparse_as_dense, titled(name), meaning, process_set)
+    gradients = Gradients(compression, sparse_as_dense, titled(name), meaning, process_set, compression_params)
     distributed._attach(optimizer, named_parameters, gradients, backward_passes_per_step)
     return distributed
 
@@ -124,7 +128,11 @@ class _DistributedOptimizer(Wrapped):
         self._passes_per_step = _checked_passes(passes)
         self._should_synchronize = True
         self._synchronized = False
+        self._groups: Dict[int, int] = {}  # the number of each parameter's group, by its id
         self._gradients = gradients
+        self._check_recipe()
+        if feeds_back(gradients.compression) and gradients.compression.is_of_parts:
+            gradients.rate_of = self._rate_of
         names = _names_in_layer_order(named_parameters)
         in_groups = [p for group in self.param_groups for p in group["params"]]
         unnamed = _numbered_names(self.param_groups)
@@ -219,20 +227,22 @@ class _DistributedOptimizer(Wrapped):
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         super().add_param_group(param_group)
+        self._check_recipe()
         for parameter in self.param_groups[-1]["params"]:
             self._add_slot(parameter, _numbered_names(self.param_groups)[id(parameter)])
         self._hook_what_needs_it()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """That of the wrapped optimizer, and with error feedback this rank's residuals."""
+        """That of the wrapped optimizer, and what a compressor keeps on this rank: residuals and momentum."""
         state = super().state_dict(*args, **kwargs)
-        return {**state, residuals.KEY: self._gradients.residuals.state()} if self._feeds_back() else state
+        return {**state, residuals.KEY: self._gradients.residuals.state()} if self._keeps_something() else state
 
     def load_state_dict(self, state_dict: Dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """What state_dict() gave on the same rank; residuals of another one are not loaded, with a warning."""
+        """What state_dict() gave on the same rank; what a compressor kept on another one is not loaded, with a
+        warning."""
         own = {key: each for key, each in state_dict.items() if key != residuals.KEY}
         super().load_state_dict(own, *args, **kwargs)
-        if self._feeds_back():
+        if self._keeps_something():
             self._gradients.residuals.load(state_dict.get(residuals.KEY))
 
     def residual_norm(self) -> float:
@@ -240,8 +250,8 @@ class _DistributedOptimizer(Wrapped):
         in docs/compression.md; 0 without."""
         return self._gradients.residuals.norm()
 
-    def _feeds_back(self) -> bool:
-        return self._gradients.has_error_feedback and self._gradients.travel
+    def _keeps_something(self) -> bool:
+        return self._gradients.keeps_something and self._gradients.travel
 
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set:
@@ -279,6 +289,17 @@ class _DistributedOptimizer(Wrapped):
         return hook
 
     # ---- small things
+
+    def _check_recipe(self) -> None:
+        momentum = max(number_of(group.get("momentum")) for group in self.param_groups)
+        kind = type(self._original)
+        check_recipe(self._gradients.compression, kind.__name__, momentum, issubclass(kind, torch.optim.SGD))
+
+    def _rate_of(self, parameter: torch.Tensor) -> float:
+        """The learning rate of its next step."""
+        if id(parameter) not in self._groups:
+            self._groups = {id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]}
+        return float(self.param_groups[self._groups[id(parameter)]]["lr"])
 
     def _restart_passes(self) -> None:
         for slot in self._gradients.slots:

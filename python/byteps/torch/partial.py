@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional, Set, Tuple, Type, Union
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Type, Union
 
 import torch
 
@@ -29,6 +29,7 @@ def PartialDistributedOptimizer(  # the name users know
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     name: Optional[str] = None,
+    compression_params: Optional[Dict[str, Any]] = None,
 ) -> torch.optim.Optimizer:
     """DistributedOptimizer that leaves the gradients of some layers on their rank.
 
@@ -42,7 +43,7 @@ def PartialDistributedOptimizer(  # the name users know
     partial._local = _parameters_of(local_layers or [])
     partial._scaled_among = process_set if scale_local_gradients else None
     meaning = checked_meaning(op, gradient_predivide_factor)
-    gradients = Gradients(compression, sparse_as_dense, titled(name), meaning, process_set)
+    gradients = Gradients(compression, sparse_as_dense, titled(name), meaning, process_set, compression_params)
     partial._attach(optimizer, named_parameters, gradients, backward_passes_per_step)
     return partial
 

@@ -15,6 +15,7 @@ from byteps._core.exchange import Exchange
 from byteps._core.reduction import Reduction
 from byteps.torch import devices, tensors
 from byteps.torch.exchange import note_written
+from byteps.torch.residuals import NOTHING, Kept
 
 
 class Members:
@@ -50,7 +51,7 @@ class Piece(NamedTuple):
     dtype: torch.dtype
     what: Exchange
     label: str = ""  # tells it from the others of its collective; empty: its place among them does
-    residual: Optional[torch.Tensor] = None  # of error feedback; whoever starts it keeps it
+    kept: Kept = NOTHING  # what a compressor keeps of it; whoever starts it has it
 
 
 def reduction(
@@ -95,8 +96,7 @@ def submit(job: Job, piece: Piece, name: str, queue: Optional[EndQueue] = None, 
     some = piece.target if piece.source is None else piece.source
     assert some is not None
     call = piece.what.tensor(name, kind, shape, source, target, place=devices.place_of(some))
-    if piece.residual is not None:
-        call.residual = piece.residual.data_ptr()
+    piece.kept.give_to(call)
     return job.submit(call, queue, tag)
 
 

@@ -28,7 +28,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     device_ids: for compatibility; None, or one device.
     broadcast_buffers: the buffers of rank 0 go to all before each forward pass in training mode.
-    compression: what travels.
+    compression, compression_params: what travels, as of DistributedOptimizer. What a compressor keeps is not saved.
     sparse_as_dense: gradients of sparse embeddings travel as dense ones.
 
     Parameters that are not used need no flag, and the other arguments of torch's class have no effect: `module` stays
@@ -48,6 +48,7 @@ class DistributedDataParallel(torch.nn.Module):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
         bucket_cap_mb: Optional[float] = None,
+        compression_params: Optional[Dict[str, Any]] = None,
     ) -> None:
         del output_device, find_unused_parameters, gradient_as_bucket_view, static_graph, bucket_cap_mb
         super().__init__()
@@ -64,7 +65,9 @@ class DistributedDataParallel(torch.nn.Module):
         self._averages = True  # as it was in the last forward pass
         self._under_way = False
         title = session.current().unique_name("ddp") + "."
-        self._gradients = gradients.Gradients(compression, sparse_as_dense, title)
+        self._gradients = gradients.Gradients(
+            compression, sparse_as_dense, title, compression_params=compression_params
+        )
         for name, parameter in module.named_parameters():
             self._gradients.add(parameter, name)
         self._buffers_name = f"Buffers.{title}"
