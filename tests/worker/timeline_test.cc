@@ -153,7 +153,7 @@ TEST_F(WorkerTimelineTest, a_round_forgets_the_times_of_the_one_before) {
 
 TEST_F(WorkerTimelineTest, a_coded_part_says_when_its_frames_were_coded_and_for_how_long) {
   tensor_.codes = std::make_unique<Codes>(
-      Codes{.kernels = coding_kernels_for(Format::kInt8, best_kernels()), .frames = {}});
+      Codes{.kernels = coding_kernels_for(Format::kInt8, Codec(), best_kernels()), .frames = {}});
   start();
   recorder_.on_encoded(0, tensor_, 1, 300);
   recorder_.on_encoded(0, tensor_, 1, 0);  // sent again: coded before
