@@ -14,7 +14,7 @@ TimeNs ticking() {
 
 TEST(CodecRates, each_format_is_measured_and_only_codes_have_a_residual) {
   const std::vector<CodecRates> all = measure_codecs(best_kernels(), ticking, 10 * kMicrosecond);
-  ASSERT_EQ(all.size(), static_cast<std::size_t>(kFormatCount) - 1);
+  ASSERT_EQ(all.size(), 4U) << "those that have a codec depend on it";
   for (const CodecRates& each : all) {
     EXPECT_DOUBLE_EQ(each.encode, 262.144) << name(each.format);
     EXPECT_DOUBLE_EQ(each.decode_add, 262.144);
