@@ -39,7 +39,7 @@ enum class Format : std::uint8_t {  // the numbers are on the wire
 };
 inline constexpr int kFormatCount = 10;
 // Between the workers of a machine and its relays a frame travels as it is, so it is one payload, and its codes, which
-// may be a word longer, are another. A core codes so many in 2 to 15 ms, and nothing else in its turn waits longer.
+// may be a word longer, are another. A core codes so many in 1 to 16 ms, and nothing else in its turn waits longer.
 inline constexpr std::uint64_t kPartElementsMax = (kPayloadBytesMax - 64) / sizeof(float);
 
 // How much of a tensor there is to cut and to send.

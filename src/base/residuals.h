@@ -4,8 +4,10 @@
 //
 // It is the caller's memory until its operation ends, well or not: it is lent here when the operation's round begins,
 // and taken back before the caller hears of the end. A frame is coded with it inside the lock, so that no relay writes
-// there later. So it is where all workers are on one machine, and a relay that has no servers behind it finishes sums: it
-// codes nothing, but where they have momentum that is added to what the machine has together.
+// there later.
+//
+// So it is where all workers are on one machine, and a relay that has no servers behind it finishes sums: it codes
+// nothing, but where they have momentum that is added to what the machine has together.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// A jump of xorshift128+. Its step is linear over GF(2), so it has a polynomial p of degree 128 by which the state
-// after the steps that p counts is zero. x^n modulo p says as a sum of the first 128 states what the state after n steps
-// is (Haramoto et al. 2008).
+// A jump of xorshift128+. Its step M is linear over GF(2), so there is a polynomial p of degree 128 with p(M) = 0, and
+// M^n is x^n modulo p, of M: the state after n steps is a sum of the first 128 states (Haramoto et al. 2008).
 #include "kernels/part_draws.h"
 
 #include <bit>

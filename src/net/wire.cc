@@ -208,10 +208,14 @@ class Reader {
   // Whether it can be is for its Spec to say.
   void codec(std::uint8_t tag, Codec& value) {
     std::uint64_t number = 0;
-    if (number_of(tag, number)) value.k = std::bit_cast<double>(number);
+    if (number_of(tag, number)) {
+      value.k = std::bit_cast<double>(number);
+      if (!std::isfinite(value.k) || value.k == 0) return fail("no k", tag);
+    }
     if (number_of(static_cast<std::uint8_t>(tag + 1), number)) value.seed = number;
     if (number_of(static_cast<std::uint8_t>(tag + 3), number)) {
       value.momentum = std::bit_cast<double>(number);
+      if (!std::isfinite(*value.momentum)) return fail("no momentum", tag);
     }
     if (!number_of(static_cast<std::uint8_t>(tag + 2), number)) return;
     constexpr std::uint64_t kAllOptions = kScaling | kNatural | kL2 | kErrorFeedback;

@@ -110,7 +110,7 @@ RelayConfig RelayPost::relay_config(const wire::Roster& roster) const {
   relay.shelf.memory_bytes_max = config_.relay_memory_bytes_max;
   relay.shelf.words = words_of(roster);
   relay.shelf.timeline = timeline_;
-  relay.shelf.residuals = residuals_;
+  relay.shelf.residuals = relay.is_alone ? residuals_ : nullptr;
   relay.uplink.keeps_sums = roster.recovers && !relay.is_alone && !PLANTED(relay_keeps_nothing);
   relay.uplink.duties.waits_for_crew = roster.continues && !relay.is_alone;
   relay.uplink.duties.stands_in = relay.takes_over && !relay.is_alone;

@@ -114,9 +114,6 @@ TensorSum& Inventory::make(Key key, WorkerRank from, wire::Declare declared,
   if (is_coded && !facts.relay && !facts.keeps_links) {
     tensor->coding = coding_kernels_for(declared.format, declared.codec, settings_.kernels);
   }
-  if (declared.codec.momentum && facts.keeps_links && !facts.relay) {
-    tensor->residuals = settings_.residuals;
-  }
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
   tensor->contributors = contributors_of(declared.members, facts);
   tensor->finishing = finishing_of(declared, facts);
@@ -186,7 +183,7 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   auto part = std::make_unique<PartSum>();
   part->tensor = &tensor;
   part->index = index;
-  part->offset = place.offset;
+  part->carried.offset = place.offset;
   part->bytes = place.bytes;
   part->frame_bytes = place.frame_bytes;
   const std::size_t frame_count = Placement::frame_count(place);
@@ -202,8 +199,8 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   part->bits.assign(frame_count * bit_words_of(facts.worker_count), 0);
   part->tags.assign(facts.worker_count, 0);
   if (tensor.in_order) {
-    part->added.assign(frame_count, 0);
-    part->held.resize(frame_count * tensor.contributors->count());
+    part->in_order.added.assign(frame_count, 0);
+    part->in_order.held.resize(frame_count * tensor.contributors->count());
   }
   if (settings_.timeline != nullptr) {
     part->timeline =

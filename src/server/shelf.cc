@@ -395,7 +395,7 @@ Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool)
     : settings_(settings),
       alarms_(settings.wanted_ns),
       inventory_(settings_, pool, alarms_, settling_),
-      summing_(inventory_) {}
+      summing_(inventory_, settings_.residuals) {}
 
 void Shelf::end_epoch() {
   inventory_.clear();

@@ -15,8 +15,8 @@
 //      the same step: r grows by one and all bits are clear.
 //   I3 f has a finished sum exactly when r > 0, and it is that of round r-1. The one of round r-2
 //      went back when round r-1 was finished. So a frame at rest costs its own bytes once. Where workers say what they
-//      have (settling.h) it goes back when all have it: a frame at rest costs nothing. Where what the codes of a sum leave is
-//      fed back to the next one, that stays: the one thing that a successor has not.
+//      have (settling.h) it goes back when all have it: a frame at rest costs nothing. Where what the codes of a sum
+//      leave is fed back to the next one, that stays: the one thing that a successor has not.
 //   I4 A push of round r says that its worker has the whole sum of round r-1; a push of round r-1
 //      only that it may have lost the answer.
 //   I5 Memory is taken for what came, never for a length that was announced: a declaration costs

@@ -8,15 +8,17 @@ namespace {
 
 std::span<BufferRef> held_of(PartSum& part, std::uint32_t frame) {
   const std::size_t count = part.tensor->contributors->count();
-  return std::span(part.held).subspan(frame * count, count);
+  return std::span(part.in_order.held).subspan(frame * count, count);
 }
 
 // Where nothing is coded: to what all have together.
-void add_momentum(const PartSum& part, std::uint32_t frame, std::span<std::byte> sum) {
+void add_momentum(Residuals& residuals, const PartSum& part, std::uint32_t frame,
+                  std::span<std::byte> sum) {
   const TensorSum& tensor = *part.tensor;
-  tensor.residuals->code_with(tensor.key, tensor.declared.total_bytes, [&](const Carry& carry) {
+  residuals.code_with(tensor.key, tensor.declared.total_bytes, [&](const Carry& carry) {
     const PartCoding coding = {Format::kFloat32, {.momentum = tensor.declared.codec.momentum}};
-    encode(coding, sum, sum, carry.of(part.offset + frame * part.frame_bytes, sum.size()), {});
+    encode(coding, sum, sum, carry.of(part.carried.offset + frame * part.frame_bytes, sum.size()),
+           {});
   });
 }
 
@@ -61,7 +63,7 @@ void Summing::add_now(PartSum& part, std::uint32_t frame_index,
 void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, WorkerRank from,
                            std::span<const std::byte> payload) {
   const std::uint32_t place = part.tensor->contributors->place_of(from);
-  std::uint32_t& added = part.added[frame_index];
+  std::uint32_t& added = part.in_order.added[frame_index];
   const std::span held = held_of(part, frame_index);
   if (place != added) {
     held[place] = inventory_.take(payload.size());
@@ -88,7 +90,7 @@ void Summing::add_held(PartSum& part, std::uint32_t frame) {
 void Summing::drop(PartSum& part, std::uint32_t frame) {
   part.frames[frame].accumulator = {};
   if (!part.tensor->in_order) return;
-  part.added[frame] = 0;
+  part.in_order.added[frame] = 0;
   for (BufferRef& each : held_of(part, frame)) each = {};
 }
 
@@ -100,13 +102,15 @@ void Summing::finish(PartSum& part, std::uint32_t frame_index, std::uint32_t los
   if (finishing.divisor > 1) finishing.divisor -= lost;
   frame.finished = {};  // I3, I4
   frame.is_plain = false;
-  if (tensor.in_order) part.added[frame_index] = 0;
+  if (tensor.in_order) part.in_order.added[frame_index] = 0;
   if (length == 0) return;
   if (tensor.is_broadcast || tensor.kernels.in_place()) {
     const bool is_coded_here = tensor.coding && !tensor.coding->adds_payloads();
     const std::span sum =
         frame.accumulator.span().first(is_coded_here ? length : part.payload_length(frame_index));
-    if (tensor.residuals != nullptr) add_momentum(part, frame_index, sum);
+    if (residuals_ != nullptr && tensor.declared.codec.momentum) {
+      add_momentum(*residuals_, part, frame_index, sum);
+    }
     if (!finishing.changes_nothing()) tensor.kernels.finish(sum, sum, finishing);
     if (is_coded_here) {
       code(part, frame_index, sum);
@@ -127,11 +131,11 @@ void Summing::code(PartSum& part, std::uint32_t frame_index, std::span<const std
   const CodingKernels& coding = *part.tensor->coding;
   Carry carry;
   if (coding.feeds_back_sums()) {
-    if (!part.residual) {
-      part.residual = inventory_.take(sum.size());
-      std::memset(part.residual.span().data(), 0, sum.size());
+    if (!part.carried.residual) {
+      part.carried.residual = inventory_.take(sum.size());
+      std::memset(part.carried.residual.span().data(), 0, sum.size());
     }
-    carry.residual = part.residual.span().first(sum.size());
+    carry.residual = part.carried.residual.span().first(sum.size());
   }
   frame.finished = inventory_.take(part.payload_length(frame_index));
   coding.encode(frame.finished.span().first(part.payload_length(frame_index)), sum, carry,

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/ids.h"
+#include "base/residuals.h"
 #include "server/inventory.h"
 #include "server/sums.h"
 
@@ -13,8 +14,9 @@ namespace byteps {
 
 class Summing {
  public:
-  // Memory comes from `inventory`; all functions throw bad_alloc when there is none.
-  explicit Summing(Inventory& inventory) : inventory_(inventory) {}
+  // Memory comes from `inventory`; all functions throw bad_alloc when there is none. `residuals`: ShelfSettings'.
+  Summing(Inventory& inventory, Residuals* residuals)
+      : inventory_(inventory), residuals_(residuals) {}
 
   // In the order that the tensor wants (I8): that of the contributors' places.
   void add(PartSum& part, std::uint32_t frame, WorkerRank from, std::span<const std::byte> payload);
@@ -33,6 +35,7 @@ class Summing {
   void code(PartSum& part, std::uint32_t frame, std::span<const std::byte> sum);
 
   Inventory& inventory_;
+  Residuals* const residuals_;
 };
 
 }  // namespace byteps

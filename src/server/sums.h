@@ -13,7 +13,6 @@
 
 #include "base/buffer.h"
 #include "base/ids.h"
-#include "base/residuals.h"
 #include "base/time.h"
 #include "kernels/coding.h"
 #include "kernels/kernels.h"
@@ -49,7 +48,6 @@ struct TensorSum;
 struct PartSum {
   TensorSum* tensor = nullptr;
   PartIndex index;
-  std::uint64_t offset = 0;  // in its tensor
   std::uint64_t bytes = 0;
   std::uint64_t frame_bytes = 0;  // of all frames but the last
   std::size_t record_bytes = 0;   // of this record
@@ -64,11 +62,17 @@ struct PartSum {
   std::size_t incomplete_count = 0;  // frames with a bit set
 
   // Deterministic sums of floats only.
-  std::vector<std::uint32_t>
-      added;                    // by frame: so many contributors, by place, are in the accumulator
-  std::vector<BufferRef> held;  // by frame and contributor: came before its turn
-  BufferRef
-      residual;  // what the codes of its last sum left, where that is fed back: of its one frame
+  struct InOrder {
+    std::vector<std::uint32_t> added;  // by frame: so many, by place, are in the accumulator
+    std::vector<BufferRef> held;       // by frame and contributor: came before its turn
+  };
+  InOrder in_order;
+  // Of codes that are fed back, and momentum.
+  struct Carried {
+    std::uint64_t offset = 0;  // of the part, in its tensor
+    BufferRef residual;        // what the codes of its last sum left: of its one frame
+  };
+  Carried carried;
 
   std::uint64_t alarm_number = 0;  // the one alarm that counts (alarms.h)
   TimeNs alarm_due_ns = kNever;    // kNever: none is set
@@ -121,7 +125,6 @@ struct TensorSum {
   bool in_order = false;  // I8
   SumKernels kernels;
   std::optional<CodingKernels> coding;  // its frames travel coded; nullopt at a relay in any case
-  Residuals* residuals = nullptr;       // where there is momentum to be added; null: none
   wire::Declare declared;
   std::size_t declared_bytes = 0;  // of this record
   WorkerRank declared_by;          // who declared it first

@@ -27,6 +27,18 @@ inline std::string text_of(Script& script) {
   return {reinterpret_cast<const char*>(raw.data()), raw.size()};
 }
 
+inline Codec codec_of(Script& script) {
+  Codec codec;
+  codec.k = script.flag() ? script.below(5) : std::bit_cast<double>(script.number());
+  if (script.flag()) codec.seed = script.number();
+  codec.scaling = script.below(4) == 0;
+  codec.natural = script.below(4) == 0;
+  codec.l2 = script.below(4) == 0;
+  codec.error_feedback = script.flag();
+  if (script.below(4) == 0) codec.momentum = 0.5;
+  return codec;
+}
+
 inline wire::Join join_of(Script& script) {
   wire::Join join;
   const std::uint32_t who = script.below(12);
@@ -206,6 +218,10 @@ inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
       declare.scale = std::bit_cast<double>(script.number());
       declare.root_only = script.flag();
       if (script.flag()) declare.members = members_of(script);
+      if (script.below(4) == 0) {
+        declare.format = static_cast<Format>(script.below(kFormatCount));
+        declare.codec = codec_of(script);
+      }
       return wire::encode(declare);
     }
     default:

@@ -218,7 +218,7 @@ class ShardTarget {
     header.key = key_of(declare.name);
     Message message;
     if (header.kind == wire::Kind::kDeclare) {
-      switch (script_.below(9)) {
+      switch (script_.below(10)) {
         case 0:
           declare.total_bytes = script_.number();
           break;
@@ -243,6 +243,10 @@ class ShardTarget {
           break;
         case 7:
           declare.root_only = true;
+          break;
+        case 8:
+          declare.format = static_cast<Format>(script_.below(kFormatCount));
+          declare.codec = codec_of(script_);
           break;
         default:
           break;

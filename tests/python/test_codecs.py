@@ -3,6 +3,8 @@ which each rank, and the servers, have a codec of their own for each part. The s
 
 import ctypes
 import itertools
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -35,6 +37,7 @@ CASES = {
 }
 SUMMING = {"BYTEPS_DETERMINISTIC": "1", "BYTEPS_PARTITION_BYTES": str(4 * PART)}
 ENVIRON = {**SUMMING, "BYTEPS_LOCAL_REDUCE": "0"}
+ALONE = {**SUMMING, "BYTEPS_LOCAL_REDUCE": "auto", "BYTEPS_FORCE_DISTRIBUTED": "0"}
 LARGEST = 2**20 - 16  # elements of a part, whatever BYTEPS_PARTITION_BYTES is
 
 
@@ -80,15 +83,16 @@ def codec_of(kind="", k=0, seed=None, scaling=False, natural=False, l2=False, ef
     return abi.Codec(k, seed or 0, flags, 0)
 
 
-def trained(cases, count, average):
-    """By case: the results of all rounds."""
+def trained(cases, count, average, times=1):
+    """By case: the results of all rounds. `times`: of the gradients, one after the other, a while apart."""
     results = {}
     for name, case in cases.items():
         residual = np.zeros(count, F) if case.get("ef") else None
         momentum = np.zeros(count, F) if case.get("mu") else None
         results[name] = []
         before = None
-        for rate, gradient in zip(RATES, gradients(count, session.rank())):
+        for rate, gradient in list(zip(RATES, gradients(count, session.rank()))) * times:
+            time.sleep(0.03 if times > 1 else 0)
             given = gradient.copy()
             handle, output = submit(
                 name,
@@ -208,7 +212,7 @@ def test_small_tensors_have_their_momentum(place):
     if place == "two_and_one":
         cluster = Cluster(hosts=(2, 1), environ=SUMMING, layer=CORE)
     else:
-        cluster = Cluster(workers=3, environ=ENVIRON if place == "apart" else SUMMING, layer=CORE)
+        cluster = Cluster(workers=3, environ=ENVIRON if place == "apart" else ALONE, layer=CORE)
     count = 1000
     with cluster as job:
         results = job.run(small_ones, count)
@@ -239,3 +243,22 @@ def test_ranks_that_disagree_are_told_what_each_has_said():
         for text in job.run(disagreeing, [0.01, 0.02]):
             assert "coded as topk with k = 0.01" in text and "coded as topk with k = 0.02" in text
             assert "Ask for the same compression on all ranks" in text
+
+
+def test_a_job_goes_on_with_the_same_numbers_on_all_ranks_when_a_server_is_lost():
+    names = ("topk-share", "randomk-seed-ef", "dithering-natural-seed", "onebit-ef", "dithering-linear-mu")
+    cases = {name: CASES[name] for name in names}
+    times = 8
+    with Cluster(workers=2, environ=ENVIRON, layer=CORE) as job:
+        calm = job.run(trained, cases, COUNT, False, times)
+    with Cluster(workers=2, environ={**ENVIRON, "BYTEPS_FAILURE_TIMEOUT_MS": "2000"}, layer=CORE) as job:
+        killer = threading.Timer(2.0, job.servers[0].kill)
+        killer.start()
+        results = job.run(trained, cases, COUNT, False, times)
+        killer.join()
+        assert "takes its place" in job.scheduler.err or "serves" in job.scheduler.err, job.story("nobody was lost")
+        job.servers.pop(0)  # or its exit code would count
+    for name in names:
+        np.testing.assert_array_equal(results[0][name], results[1][name], err_msg=name)
+        if name != "onebit-ef":  # of which the server that was lost had a residual
+            np.testing.assert_array_equal(results[0][name], calm[0][name], err_msg=name)
