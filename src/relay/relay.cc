@@ -104,19 +104,17 @@ void Relay::lose(WorkerRank worker) {
   note_told();
 }
 
-// All of the crew have said what they have, or will not.
-bool Relay::is_all_told() const {
+// When all of the crew have said what they have, or will not.
+void Relay::note_told() {
+  if (!stands_in_) return;
   const Groups& groups = *config_.groups;
   const Crew machine = groups.crew_of(groups.group_of(config_.self), Members());
-  return std::all_of(machine.begin(), machine.end(), [this](WorkerRank each) {
+  const bool is_all_told = std::all_of(machine.begin(), machine.end(), [this](WorkerRank each) {
     const Inheritance& inheritance = shelf_.inheritance();
     if (left_.contains(each) && !inheritance.is_connected(each)) return true;
     return lost_.contains(each) || inheritance.has_told(each);
   });
-}
-
-void Relay::note_told() {
-  if (!stands_in_ || !is_all_told()) return;
+  if (!is_all_told) return;
   uplink_->uplink().say_all();
   for (const Key key : std::exchange(given_up_, {})) {
     if (declared_in(shelf_, key) == nullptr) uplink_->uplink().forget_everywhere(key);

@@ -138,8 +138,7 @@ class Relay final : private Batch::Listener {
   void submit(Key key, Batch& batch);
   void submit_held();
   void note_settled();
-  bool is_all_told() const;
-  void note_told();  // if they are
+  void note_told();
   void drop_unsubmitted(Key key);
   void settle();
   void end_batch(HandleId handle, const Status& status);

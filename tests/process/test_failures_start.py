@@ -355,7 +355,7 @@ MALFORMED = [
     ("server", "BYTEPS_DETERMINISTIC", "yes", "0 or 1"),
     ("worker", "DMLC_WORKER_ID", "first", "index, from 0"),
     ("worker", "BYTEPS_LOCAL_RANK", "4", "BYTEPS_LOCAL_SIZE"),
-    ("worker", "BYTEPS_PARTITION_BYTES", "4M", "bytes, 64 to 1 GiB"),
+    ("worker", "BYTEPS_PARTITION_BYTES", "4M", "bytes, 64 to 2147483647"),
     ("worker", "BYTEPS_CREDIT_BYTES", "-5", "bytes, from 0"),
 ]
 

@@ -32,7 +32,7 @@ from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps.torch import exchange, pending
 from byteps.torch.compression import Compression, Compressor, float32_count
-from byteps.torch.optimizer import titled, with_base
+from byteps.torch.optimizer import titled, with_base, without_hooks
 from byteps.torch.powersgd import PowerSGD
 from byteps.torch.residuals import Residuals
 
@@ -252,8 +252,7 @@ class _DiLoCo(Wrapped):
                 self._finish(fragment)
         return result
 
-    # torch wraps step() for its own hooks; the inner class's step, called by ours, has them.
-    step.hooked = True  # type: ignore[attr-defined]
+    without_hooks(step)
 
     def synchronize(self) -> None:
         """Waits for what is under way. On all ranks at the same step: after the last one, before an evaluation."""

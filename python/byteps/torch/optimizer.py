@@ -112,6 +112,11 @@ def with_base(base: type, optimizer: torch.optim.Optimizer) -> Any:
     return distributed
 
 
+def without_hooks(step: Any) -> None:
+    """torch wraps step() for its own hooks; the wrapped class's step, called by this one, has them."""
+    step.hooked = True
+
+
 class _DistributedOptimizer(Wrapped):
     """Mixed in before the wrapped optimizer's class."""
 
@@ -214,8 +219,7 @@ class _DistributedOptimizer(Wrapped):
         self._synchronized = False
         return result
 
-    # torch wraps step() for its own hooks; the wrapped class's step, called by ours, has them.
-    step.hooked = True  # type: ignore[attr-defined]
+    without_hooks(step)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         self._raise_if_under_way(
