@@ -12,6 +12,7 @@
 
 #include "app/launch.h"
 #include "app/machine.h"
+#include "app/machine_view.h"
 #include "base/limits.h"
 #include "base/phrases.h"
 #include "device/driver.h"
@@ -263,6 +264,9 @@ int handle_arguments(int argc, char** argv, std::string_view help) {
     return kExitOk;
   }
   if (argc == 2 && first == "--check") return check_settings(process_environment());
+  if (argc <= 3 && first == "--machine") {
+    return show_machine(argc == 3 ? argv[2] : "/sys", process_environment());
+  }
   if (argc == 2 && first == "--version") {
     std::printf("byteps %s\n", BYTEPS_VERSION);
     return kExitOk;

@@ -96,7 +96,8 @@ void record_signal(const Log& log, int number);
 // The job has failed: leaves the last events behind, with all that came after the failure, and says where they are.
 void say_events(const Log& log, const Status& outcome);
 
-// Handles --help, --version and --check; any other argument is an error. Returns an exit code, or -1 to go on.
+// Handles --help, --version, --check and --machine [/sys] (machine_view.h); any other argument is an error. Returns an
+// exit code, or -1 to go on.
 int handle_arguments(int argc, char** argv, std::string_view help);
 
 // --check: what a process of the role in DMLC_ROLE would do with this environment, for bps doctor. Lines of a word and

@@ -51,6 +51,7 @@ class JobSize:
 def of_host(host: str, facts: Mapping[str, Any], roles: Mapping[str, int], size: JobSize) -> List[Finding]:
     """roles: how many processes of each role this host runs."""
     found = settings(host, facts["settings"])
+    found += machine(host, facts["machine"])
     found += [own_address(host, facts, "server" in roles)]
     found += [shared_memory(host, facts["shared_memory"])]
     found += [open_files(host, facts["open_files"], roles, size)]
@@ -80,6 +81,17 @@ def settings(host: str, said: Mapping[str, Any]) -> List[Finding]:
         found.append(Finding(host, "variables", WARNING, warning["text"], _fix_of_setting(warning)))
     if "error" not in said and not said["warnings"]:
         found.append(Finding(host, "variables", OK, "well formed"))
+    return found
+
+
+def machine(host: str, told: Mapping[str, Sequence[str]]) -> List[Finding]:
+    """The tree of GPUs and cards, and the plan for them. Nothing is said of machines without GPUs."""
+    if not told["plan"]:
+        return []
+    found = [Finding(host, "machine", OK, "\n".join([*told["plan"], *told["tree"]]))]
+    for remark in told["remark"]:
+        variable = remark.split(" ")[0].split("=")[0]
+        found.append(Finding(host, "machine", WARNING, remark, f"unset {variable}"))
     return found
 
 
