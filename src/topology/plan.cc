@@ -115,7 +115,7 @@ Plan rated(const Machine& machine, Plan plan) {
     plan.slowest = machine.links[i].name;
   }
   const std::int64_t rate = longest == 0 ? kRateMbpsMax : (kWhole << kTimeBits) / longest;
-  plan.rate_mbps = static_cast<std::uint32_t>(std::min<std::int64_t>(rate, kRateMbpsMax));
+  plan.rate_mbps = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rate, 1, kRateMbpsMax));
   return plan;
 }
 

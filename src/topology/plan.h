@@ -49,7 +49,7 @@ struct Plan {
   std::vector<std::int64_t> group_weights;         // what the leaders of each group send
   std::vector<std::string> remarks;                // about wishes that could not be followed
 
-  // M in so many bits takes 1 s.
+  // At which M goes out and its sum comes back; above 0.
   std::uint32_t rate_mbps = 0;
   std::string slowest;  // the link
 
@@ -61,7 +61,7 @@ struct Plan {
   std::int64_t copies() const;
 };
 
-// What each link carries, in parts of M, both ways together.
+// What each link carries in an exchange, on the way out and back, in parts of M.
 std::vector<std::int64_t> loads_of(const Machine& machine, const Plan& plan);
 // The same plan with its rate.
 Plan rated(const Machine& machine, Plan plan);

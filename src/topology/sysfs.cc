@@ -126,7 +126,8 @@ std::vector<Found> Sysfs::gpus() const {
   std::vector<Found> found;
   const std::string folder = root_ + "/bus/pci/devices";
   for (const std::string& name : names_in(folder)) {
-    const std::string file = folder + "/" + name;
+    std::string file = folder;
+    file.append("/").append(name);
     if (!is_of_gpu(line(file + "/class"), line(file + "/vendor"))) continue;
     Found gpu = device(name);
     gpu.name = "GPU";

@@ -44,8 +44,8 @@ TEST(Nvml, a_library_of_something_else_is_none) {
 }
 
 TEST(Nvml, peers_are_counted_by_address) {
-  ::setenv("FAKE_GPU_COUNT", "3", 1);
-  ::setenv("FAKE_GPU_LINKS", "0-1:2,0-2:1", 1);
+  ::setenv("FAKE_GPU_COUNT", "3", 1);            // NOLINT(concurrency-mt-unsafe): no other thread
+  ::setenv("FAKE_GPU_LINKS", "0-1:2,0-2:1", 1);  // NOLINT(concurrency-mt-unsafe): likewise
   const auto nvml = load_nvml(FAKE_NVML_LIBRARY);
   ASSERT_TRUE(nvml.is_ok()) << nvml.status().text();
   EXPECT_THAT(texts(peers_of(nvml.value(), address("0000:01:00.0"))),

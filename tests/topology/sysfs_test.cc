@@ -66,8 +66,8 @@ struct Seen {
   std::size_t island;
   bool operator==(const Seen&) const = default;
 };
-void PrintTo(const Seen& seen, std::ostream* out) {
-  *out << seen.card << " " << seen.behind << " " << seen.island;
+std::ostream& operator<<(std::ostream& out, const Seen& seen) {
+  return out << seen.card << " " << seen.behind << " " << seen.island;
 }
 
 std::vector<Seen> seen_of(const std::string& name) {
