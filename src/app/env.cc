@@ -40,6 +40,7 @@ struct Draft {
   struct Chosen {
     std::string local_reduce = "auto";
     std::string on_worker_loss = "fail";
+    std::string reduce_roots;
   };
   Chosen chosen;
   std::string engine;
@@ -260,6 +261,22 @@ std::vector<Variable> sum_variables() {
   };
 }
 
+std::vector<Variable> plan_variables() {
+  return {
+      {"BYTEPS_PCIE_SWITCH_SIZE", "worker", "by the machine", "GPUs, 1 to 4096",
+       "GPUs that sum among themselves before the host does, in order of local rank "
+       "(docs/topology.md). As yet it changes the plan that bps doctor shows, and nothing else.",
+       1, kWorkersMax,
+       [](Draft& d, std::uint64_t v) {
+         d.config.device.group_size = static_cast<std::uint32_t>(v);
+       }},
+      {"BYTEPS_REDUCE_ROOTS", "worker", "by the machine", "local ranks, for example 2,3",
+       "Only these copy what a group has summed to the host. As yet it changes the plan that bps "
+       "doctor shows, and nothing else.",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.chosen.reduce_roots = v; }},
+  };
+}
+
 std::vector<Variable> rdma_variables() {
   constexpr std::uint64_t kMiB = kKiB * kKiB;
   return {
@@ -359,7 +376,8 @@ std::vector<Variable> safety_variables() {
        "bpslaunch does, or another server (docs/recovery.md). 0: the job ends.",
        0, 1, [](Draft& d, std::uint64_t v) { d.config.recovers = v == 1; }},
       {"BYTEPS_RECOVERY_TIMEOUT_S", "all", "60", "seconds, 1 to 604800",
-       "So long a process waits for the successor of a server or a scheduler that is lost. Each goes "
+       "So long a process waits for the successor of a server or a scheduler that is lost. Each "
+       "goes "
        "by its own value: set it equal everywhere.",
        1, 604'800,
        [](Draft& d, std::uint64_t v) {
@@ -472,6 +490,9 @@ std::vector<Variable> replaced_variables() {
   constexpr const char* kShares =
       "tensors are spread over the servers by the rates of their machines' network cards; "
       "BYTEPS_NIC_MBPS tells a rate";
+  constexpr const char* kGroups =
+      "GPUs are summed in host memory as yet; the plan for NCCL is made of what the machine is "
+      "made of (docs/topology.md)";
   constexpr const char* kStages =
       "BYTEPS_TRACE_ON=1 records when each part of each tensor passes which stage";
   return {
@@ -487,6 +508,10 @@ std::vector<Variable> replaced_variables() {
       without_effect("BYTEPS_CPU_BLACKLIST", kUpstream, kCores),
       without_effect("BYTEPS_NUMA_DEFAULT_QUOTA", kUpstream, kCores),
       without_effect("BYTEPS_NUMA_ROOT_QUOTA", kUpstream, kCores),
+      without_effect("BYTEPS_NCCL_NUM_RINGS", kUpstream, kGroups),
+      without_effect("BYTEPS_NCCL_GROUP_SIZE", kUpstream, kGroups),
+      without_effect("BYTEPS_OMP_THREAD_PER_GPU", kUpstream,
+                     "each rank's relay adds what it leads, one thread for each (docs/local.md)"),
       without_effect("BYTEPS_DEBUG_SAMPLE_TENSOR", kUpstream, kStages),
       without_effect("BYTEPS_SERVER_DEBUG", kUpstream, kStages),
       without_effect("BYTEPS_SERVER_DEBUG_KEY", kUpstream, kStages),
@@ -544,11 +569,6 @@ std::vector<Variable> replaced_variables_of_others() {
 // Upstream's remaining variables: known, so that no warning is given for a working job script.
 std::vector<Variable> upstream_variables() {
   constexpr const char* kNames[] = {
-      "BYTEPS_PCIE_SWITCH_SIZE",
-      "BYTEPS_REDUCE_ROOTS",
-      "BYTEPS_NCCL_NUM_RINGS",
-      "BYTEPS_NCCL_GROUP_SIZE",
-      "BYTEPS_OMP_THREAD_PER_GPU",
       "BYTEPS_SOCKET_PATH",
       "BYTEPS_LOG_HIDE_TIME",
       "BYTEPS_SERVER_ENGINE_BLOCKING",
@@ -578,7 +598,7 @@ std::vector<Variable> joined(std::vector<Variable> first, const std::vector<Vari
 
 std::vector<Section> sections() {
   return {{"The job and its roles", joined(role_variables(), rank_variables())},
-          {"How data moves", joined(flow_variables(), sum_variables())},
+          {"How data moves", joined(joined(flow_variables(), sum_variables()), plan_variables())},
           {"RDMA", joined(rdma_variables(), rdma_depth_variables())},
           {"Failure, safety, messages", joined(safety_variables(), message_variables())},
           {"Timeline", trace_variables()},
@@ -925,6 +945,27 @@ Status finish_server_or_scheduler(Role role, Draft& draft) {
   return finish_scheduler_address(role, draft);
 }
 
+// "2,3"
+Status take_reduce_roots(Draft& draft) {
+  std::string_view rest = draft.chosen.reduce_roots;
+  std::vector<std::uint32_t>& roots = draft.config.device.reduce_roots;
+  while (!rest.empty()) {
+    std::uint32_t root = 0;
+    const auto [stop, error] = std::from_chars(rest.data(), rest.data() + rest.size(), root);
+    rest.remove_prefix(static_cast<std::size_t>(stop - rest.data()));
+    const bool is_last = rest.empty();
+    if (error != std::errc() || root >= kWorkersMax || (!is_last && rest.front() != ',') ||
+        rest == ",") {
+      return wrong("BYTEPS_REDUCE_ROOTS",
+                   "BYTEPS_REDUCE_ROOTS='" + draft.chosen.reduce_roots +
+                       "' is not valid: it takes local ranks, for example 2,3");
+    }
+    roots.push_back(root);
+    if (!is_last) rest.remove_prefix(1);
+  }
+  return Status::ok();
+}
+
 }  // namespace
 
 const char* name(SettingWarning::Kind kind) {
@@ -1023,6 +1064,7 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
   draft.config.job.server_count = static_cast<std::uint32_t>(draft.server_count.value_or(0));
   if (Status status = take_rdma(draft); !status.is_ok()) return status;
   if (Status status = take_worker_loss(draft); !status.is_ok()) return status;
+  if (Status status = take_reduce_roots(draft); !status.is_ok()) return status;
   if (Status status = take_job_key(draft); !status.is_ok()) return status;
   const Status status = role == Role::kWorker ? finish_worker(draft, environment, command)
                                               : finish_server_or_scheduler(role, draft);

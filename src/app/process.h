@@ -96,9 +96,6 @@ void record_signal(const Log& log, int number);
 // The job has failed: leaves the last events behind, with all that came after the failure, and says where they are.
 void say_events(const Log& log, const Status& outcome);
 
-// Handles --help, --version and --check; any other argument is an error. Returns an exit code, or -1 to go on.
-int handle_arguments(int argc, char** argv, std::string_view help);
-
 // --check: what a process of the role in DMLC_ROLE would do with this environment, for bps doctor. Lines of a word and
 // its text on standard output: byteps, protocol, kernels, devices, warning (any number), then error, or own_address
 // (servers). Behind a warning or an error stand its kind, and about: the variable or file that it is about, if there is

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "app/arguments.h"
 #include "app/death_reader.h"
 #include "app/flight_file.h"
 #include "app/process.h"

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "app/arguments.h"
 #include "app/flight_file.h"
 #include "app/process.h"
 #include "app/server_host.h"

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/job_key.h"
@@ -35,7 +36,7 @@ struct FlowConfig {
   std::uint64_t min_compress_bytes =
       65'536;                       // of what is coded where it fits: smaller tensors travel plain
   bool priority_scheduling = true;  // false: parts pass the gate in order of submission
-  Stopwatch stopwatch = nullptr;  // of what a worker's coding takes
+  Stopwatch stopwatch = nullptr;    // of what a worker's coding takes
 };
 
 struct TimeoutConfig {
@@ -134,6 +135,9 @@ struct DeviceConfig {
   // Pinned host memory that tensors on devices pass through: what is sent and not answered, and as much for what is
   // copied out and in meanwhile. With the credit's 2 ms and a card of 100 Gbit/s 2 x 12.5 GB/s x 2 ms = 50 MB.
   std::uint64_t pinned_bytes = std::uint64_t{64} << 20;
+  // What the user wants of the plan for a machine (topology/planner.h).
+  std::uint32_t group_size = 0;  // ranks that sum among themselves on GPUs; 0: as planned
+  std::vector<std::uint32_t> reduce_roots{};  // ranks of the machine that lead; empty: as planned
 };
 
 // The timeline (timeline.h): which rounds of each tensor are recorded, and where the files go.

@@ -287,9 +287,33 @@ TEST(Environment, what_kubernetes_tells_of_services_is_no_unknown_variable) {
 }
 
 TEST(Environment, upstreams_variables_are_known) {
-  EXPECT_TRUE(parse_environment(Role::kWorker, {{"BYTEPS_PCIE_SWITCH_SIZE", "8"}})
-                  .value()
-                  .warnings.empty());
+  EXPECT_TRUE(
+      parse_environment(Role::kWorker, {{"BYTEPS_SOCKET_PATH", "/tmp"}}).value().warnings.empty());
+}
+
+TEST(Environment, groups_and_leaders_of_a_machine_are_taken_as_upstream_has_them) {
+  const auto of = [](const char* size, const char* roots) {
+    return parse_environment(Role::kWorker,
+                             {{"BYTEPS_PCIE_SWITCH_SIZE", size}, {"BYTEPS_REDUCE_ROOTS", roots}});
+  };
+  const DeviceConfig device = of("4", "2,3").value().config.device;
+  EXPECT_EQ(device.group_size, 4U);
+  EXPECT_THAT(device.reduce_roots, ElementsAre(2, 3));
+  EXPECT_THAT(of("4", "").value().config.device.reduce_roots, IsEmpty());
+  EXPECT_THAT(of("8", "0").value().warnings, IsEmpty());
+  EXPECT_FALSE(of("0", "").is_ok());
+  for (const char* roots : {"a", "2,", ",2", "2,,3", "2 3", "-1", "4096", "2;3", ","}) {
+    EXPECT_THAT(of("4", roots).status().message(), HasSubstr("BYTEPS_REDUCE_ROOTS='")) << roots;
+  }
+}
+
+TEST(Environment, what_upstream_sets_for_nccl_by_hand_is_accepted_with_a_line) {
+  for (const char* name :
+       {"BYTEPS_NCCL_NUM_RINGS", "BYTEPS_NCCL_GROUP_SIZE", "BYTEPS_OMP_THREAD_PER_GPU"}) {
+    const auto warnings =
+        texts_of(parse_environment(Role::kWorker, {{name, "4"}}).value().warnings);
+    EXPECT_THAT(warnings, ElementsAre(HasSubstr(std::string(name) + " has no effect; here: ")));
+  }
 }
 
 TEST(Environment, sizes_are_rounded_up_to_whole_elements_of_every_kind) {

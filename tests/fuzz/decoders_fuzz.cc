@@ -28,6 +28,9 @@
 #include "net/wire.h"
 #include "net/wire_text.h"
 #include "tests/fuzz/script.h"
+#include "topology/machine.h"
+#include "topology/place.h"
+#include "topology/planner.h"
 
 namespace byteps::fuzz {
 namespace {
@@ -219,6 +222,16 @@ void shake_hands(Script script) {
   }
 }
 
+// A place has one encoding, and none of another makes a machine that breaks something.
+void read_place(Bytes bytes) {
+  const std::optional<topology::Place> place = topology::decode(bytes);
+  if (!place) return;
+  const std::vector<std::byte> encoded = topology::encode(*place);
+  CHECK(std::equal(encoded.begin(), encoded.end(), bytes.begin(), bytes.end()));
+  const topology::Machine machine = topology::machine_of({*place, *place, topology::Place()});
+  CHECK(topology::plan_of(machine).rate_mbps > 0);
+}
+
 void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
   const Bytes bytes = std::as_bytes(std::span(data, size));
   switch (what) {
@@ -260,6 +273,8 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
       return round_trip(wire::decode_missing, bytes);
     case 18:
       return round_trip(wire::decode_adopt, bytes);
+    case 19:
+      return read_place(bytes);
   }
 }
 
@@ -268,7 +283,7 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size > 0)
-    byteps::fuzz::decode(data[0] == 16 || data[0] == 17 ? data[0] : data[0] % 16, data + 1,
+    byteps::fuzz::decode(data[0] >= 16 && data[0] <= 19 ? data[0] : data[0] % 16, data + 1,
                          size - 1);
   return 0;
 }

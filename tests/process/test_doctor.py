@@ -113,6 +113,71 @@ def test_a_codec_pays_where_the_line_would_take_longer_for_what_it_saves():
     assert doctor_findings.codecs("a", {}) == []
 
 
+def plant(sys_folder, address, kind, speed="16.0", name=None):
+    """A PCI function with this path of addresses in a folder that looks like /sys; of a card, its interface's name."""
+    folder = sys_folder.joinpath("devices", "pci0000:00", *address)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"class": kind, "vendor": "0x10de", "numa_node": "0", "max_link_speed": f"{speed} GT/s PCIe"}
+    for file, text in {**files, "current_link_width": "16"}.items():
+        (folder / file).write_text(text + "\n")
+    (sys_folder / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    (sys_folder / "bus/pci/devices" / address[-1]).symlink_to(folder)
+    if name:
+        (folder / "net" / name).mkdir(parents=True)
+        (folder / "net" / name / "device").symlink_to(folder)
+        (folder / "net" / name / "speed").write_text("100000\n")
+        (sys_folder / "class/net").mkdir(parents=True)
+        (sys_folder / "class/net" / name).symlink_to(folder / "net" / name)
+
+
+def machine_of_two_gpus(sys_folder):
+    plant(sys_folder, ["0000:00:01.0"], "0x060400")
+    plant(sys_folder, ["0000:00:01.0", "0000:01:00.0"], "0x020000", name="eth7")
+    switch = ["0000:00:02.0", "0000:02:00.0"]
+    for depth in (1, 2):
+        plant(sys_folder, switch[:depth], "0x060400")
+    for number in (4, 5):
+        plant(sys_folder, [*switch, f"0000:03:0{number}.0"], "0x060400")
+        plant(sys_folder, [*switch, f"0000:03:0{number}.0", f"0000:0{number}:00.0"], "0x030200")
+    return ["--sys", str(sys_folder)]
+
+
+def test_a_machine_with_gpus_is_drawn_with_the_plan_for_them(place):
+    options = machine_of_two_gpus(place.folder / "sys")
+    code, findings = doctor(place, *options)
+    assert code == 0
+    assert the(findings, "machine")["text"].splitlines() == [
+        "1 switch x 2 GPUs, card at the root: NCCL over all, all lead; 100 Gbit/s expected",
+        "node 0",
+        "  card eth7 0000:01:00.0, 100 Gbit/s, wire of 252 Gbit/s",
+        "  switch 0000:02:00.0, wire of 252 Gbit/s",
+        "    GPU 0 0000:04:00.0, wire of 252 Gbit/s",
+        "    GPU 1 0000:05:00.0, wire of 252 Gbit/s",
+    ]
+    process = place.start([PYTHON, "-m", "byteps.tools.bps", "doctor", *options], {})
+    lines = process.communicate(timeout=60)[0].splitlines()
+    first = next(number for number, line in enumerate(lines) if "1 switch x 2 GPUs" in line)
+    assert [line.strip() for line in lines[first + 1 : first + 3]] == [
+        "node 0",
+        "card eth7 0000:01:00.0, 100 Gbit/s, wire of 252 Gbit/s",
+    ]
+
+
+def test_a_wish_for_the_plan_that_cannot_be_followed_is_a_warning(place):
+    options = machine_of_two_gpus(place.folder / "sys")
+    code, findings = doctor(place, *options, environ={"BYTEPS_REDUCE_ROOTS": "7"})
+    plan, remark = found(findings, "machine")
+    assert code == 0 and plan["level"] == OK and remark["level"] == WARNING
+    assert (
+        remark["text"].startswith("BYTEPS_REDUCE_ROOTS has no effect") and remark["fix"] == "unset BYTEPS_REDUCE_ROOTS"
+    )
+
+
+def test_of_a_machine_without_gpus_nothing_is_drawn(place):
+    (place.folder / "sys").mkdir()
+    assert found(doctor(place, "--sys", str(place.folder / "sys"))[1], "machine") == []
+
+
 def test_for_people_it_is_a_table_with_the_worst_last(place):
     command = [PYTHON, "-m", "byteps.tools.bps", "doctor"]
     process = place.start(command, {"BYTEPS_LOG_LEVEL": "LOUD"})

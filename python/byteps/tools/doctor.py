@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.hosts is not None:
             names, findings = check_hosts(options, environ, progress)
         else:
-            names, findings = [HERE], check_here(environ, progress)
+            names, findings = [HERE], check_here(environ, progress, options.sys)
     except (BadEnvironment, BadHostfile, BadHosts) as error:
         print(f"bps doctor: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -69,8 +69,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--hosts", type=job_hosts.given, metavar="FILE", help="the hosts of a job, as for bpslaunch --hosts"
     )
     parser.add_argument("--json", action="store_true", help="findings as JSON on standard output, nothing else")
+    parser.add_argument(
+        "--sys", metavar="FOLDER", default="/sys", help="draw the machine whose /sys has been copied to this folder"
+    )
     job_hosts.add_options(parser)
     options = parser.parse_args(list(arguments))
+    if options.hosts is not None and options.sys != "/sys":
+        parser.error("--sys is of one machine: leave out --hosts")
     for name in ("ssh", "python"):
         if options.hosts is None and getattr(options, name) is not None:
             parser.error(f"--{name} needs --hosts")
@@ -97,9 +102,9 @@ class Progress:
 # ---- this machine
 
 
-def check_here(environ: Mapping[str, str], progress: Progress) -> List[Finding]:
+def check_here(environ: Mapping[str, str], progress: Progress, sys_folder: str = "/sys") -> List[Finding]:
     progress.say("looking at this machine")
-    facts = doctor_checks.facts(environ, key_path(environ), secrets.token_hex(8))
+    facts = doctor_checks.facts(environ, key_path(environ), secrets.token_hex(8), sys_folder)
     role = environ.get("DMLC_ROLE", "worker")
     size = size_from(environ)
     findings = of_host(HERE, facts, {role: 1}, size)
@@ -319,7 +324,8 @@ def show(names: Sequence[str], findings: Sequence[Finding]) -> None:
     indent = " " * (widths[0] + widths[1] + 4)
     for title, each in rows:
         level = f"\x1b[{COLOURS[each.level]}m{each.level:7}\x1b[0m" if is_coloured else f"{each.level:7}"
-        print(f"{title:{widths[0]}}  {each.check:{widths[1]}}  {level}  {each.text}")
+        text = each.text.replace("\n", "\n" + indent + " " * 7)
+        print(f"{title:{widths[0]}}  {each.check:{widths[1]}}  {level}  {text}")
         if each.fix:
             print(f"{indent}   fix:  {each.fix}")
     counts = {level: sum(each.level == level for each in findings) for level in (PROBLEM, WARNING, OK)}

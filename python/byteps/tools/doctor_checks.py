@@ -42,7 +42,7 @@ SYSCTLS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_congestion_co
 # ---- the host itself
 
 
-def facts(environ: Mapping[str, str], key_path: str = "", nonce: str = "") -> Dict[str, Any]:
+def facts(environ: Mapping[str, str], key_path: str = "", nonce: str = "", sys_folder: str = "/sys") -> Dict[str, Any]:
     """environ: of a process that would run here, beside what this host sets itself."""
     own = {name: value for name, value in os.environ.items() if name not in plan.IDENTITY}
     own.update(environ)
@@ -58,6 +58,7 @@ def facts(environ: Mapping[str, str], key_path: str = "", nonce: str = "") -> Di
         "sysctls": {name: sysctl(name) for name in SYSCTLS},
         "settings": settings(own),
         "codecs": codecs(own),
+        "machine": machine(own, sys_folder),
         "rdma": doctor_rdma.look(own),
         "key_file": key_file(key_path, nonce),
     }
@@ -111,6 +112,24 @@ def _speed(interface: str) -> Optional[int]:
     except (OSError, ValueError):
         return None
     return speed if speed > 0 else None
+
+
+def machine(environ: Mapping[str, str], sys_folder: str) -> Dict[str, List[str]]:
+    """What byteps_server --machine says: lines of its tree, the plan for its GPUs if there are any, and remarks.
+    Nothing where it does not run: that is for settings() to tell."""
+    found: Dict[str, List[str]] = {"tree": [], "plan": [], "remark": []}
+    try:
+        command = [plan.find_executable("server", environ), "--machine", sys_folder]
+        run = subprocess.run(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
+        )
+    except (OSError, plan.CannotStart, subprocess.TimeoutExpired):
+        return found
+    for line in run.stdout.decode(errors="replace").splitlines():
+        word, _, text = line.partition(" ")
+        if word in found:
+            found[word].append(text)
+    return found
 
 
 def settings(environ: Mapping[str, str]) -> Dict[str, Any]:

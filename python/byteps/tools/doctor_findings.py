@@ -52,6 +52,7 @@ def of_host(host: str, facts: Mapping[str, Any], roles: Mapping[str, int], size:
     """roles: how many processes of each role this host runs."""
     found = settings(host, facts["settings"])
     found += codecs(host, facts.get("codecs", {}))
+    found += machine(host, facts["machine"])
     found += [own_address(host, facts, "server" in roles)]
     found += [shared_memory(host, facts["shared_memory"])]
     found += [open_files(host, facts["open_files"], roles, size)]
@@ -100,6 +101,17 @@ def _pays_up_to(rates: Mapping[str, float]) -> float:
     """The line, in Gbit/s, on which what coding saves takes as long as coding and decoding do."""
     encode = rates["encode_with_residual"] or rates["encode"]
     return 8 * (1 - rates["payload"]) / (1 / encode + 1 / rates["decode_add"])
+
+
+def machine(host: str, told: Mapping[str, Sequence[str]]) -> List[Finding]:
+    """The tree of GPUs and cards, and the plan for them. Nothing is said of machines without GPUs."""
+    if not told["plan"]:
+        return []
+    found = [Finding(host, "machine", OK, "\n".join([*told["plan"], *told["tree"]]))]
+    for remark in told["remark"]:
+        variable = remark.split(" ")[0].split("=")[0]
+        found.append(Finding(host, "machine", WARNING, remark, f"unset {variable}"))
+    return found
 
 
 def _fix_of_setting(told: Mapping[str, str]) -> str:

@@ -1,0 +1,57 @@
+// NVML's peers by the played library (tests/gpu/fake_nvml.h, which is compared with nvml.h), and without one.
+#include "topology/nvml.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace declared {
+#define FAKE_NVML_API
+#include "tests/gpu/fake_nvml.h"
+}  // namespace declared
+
+namespace byteps::topology {
+namespace {
+
+// Laid out as the played ones are.
+static_assert(sizeof(Nvml::PciInfo) == sizeof(::declared::NvmlPciInfo));
+static_assert(offsetof(Nvml::PciInfo, bus_id) == offsetof(declared::NvmlPciInfo, bus_id));
+static_assert(sizeof(Nvml::Code) == sizeof(declared::NvmlResult));
+
+std::vector<std::string> texts(const std::vector<Peer>& peers) {
+  std::vector<std::string> all;
+  for (const Peer& peer : peers)
+    all.push_back(peer.address.text() + " x " + std::to_string(peer.links));
+  return all;
+}
+
+PciAddress address(const char* text) {
+  return PciAddress::parse(text).value();
+}
+
+TEST(Nvml, without_a_library_there_is_no_nvlink) {
+  const auto nvml = load_nvml("/nonexistent/libnvidia-ml.so.1");
+  ASSERT_FALSE(nvml.is_ok());
+  EXPECT_TRUE(nvml.status().is(Code::kUnsupported));
+  EXPECT_THAT(nvml.status().message(), testing::HasSubstr("/nonexistent/libnvidia-ml.so.1"));
+}
+
+TEST(Nvml, a_library_of_something_else_is_none) {
+  EXPECT_THAT(load_nvml("libc.so.6").status().message(), testing::HasSubstr("lacks a function"));
+}
+
+TEST(Nvml, peers_are_counted_by_address) {
+  ::setenv("FAKE_GPU_COUNT", "3", 1);            // NOLINT(concurrency-mt-unsafe): no other thread
+  ::setenv("FAKE_GPU_LINKS", "0-1:2,0-2:1", 1);  // NOLINT(concurrency-mt-unsafe): likewise
+  const auto nvml = load_nvml(FAKE_NVML_LIBRARY);
+  ASSERT_TRUE(nvml.is_ok()) << nvml.status().text();
+  EXPECT_THAT(texts(peers_of(nvml.value(), address("0000:01:00.0"))),
+              testing::ElementsAre("0000:02:00.0 x 2", "0000:03:00.0 x 1"));
+  EXPECT_THAT(peers_of(nvml.value(), address("0000:77:00.0")), testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace byteps::topology
