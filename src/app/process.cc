@@ -15,6 +15,7 @@
 #include "base/limits.h"
 #include "base/phrases.h"
 #include "device/driver.h"
+#include "kernels/kernels.h"
 #include "net/address.h"
 #include "net/auth.h"
 #include "net/rdma/memory.h"

@@ -165,8 +165,8 @@ Joining::Known Joining::recognise_in_epoch(const wire::Join& join, Epoch epoch, 
                        std::to_string(epoch.value) +
                        ", which this scheduler does not know or which is over: the scheduler was "
                        "started anew, or the job went on without it"};
-  // Whose place another one took while it was away, perhaps in an epoch that is over since; or did not need to take, for
-  // the epoch of now began without it.
+  // Whose place another one took while it was away, perhaps in an epoch that is over since; or did not need to take,
+  // for the epoch of now began without it.
   if (!worker && is_ours && (epoch <= current || seats_.was_replaced(join.life))) {
     known.refusal = {
         Code::kDisconnected,

@@ -129,9 +129,13 @@ TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_mea
   ASSERT_EQ(job.table.roster_to(heir).epoch, Epoch(2));
   const PeerId again = job.table.join(first, Epoch(1));
   EXPECT_THAT(job.table.text_to(again, Kind::kFail), HasSubstr("another server has its place"));
+  // As one is to a scheduler that was started anew since.
   wire::Join stranger = server_join("gamma:97", 4998);
   stranger.life = 78;
   EXPECT_THAT(job.table.text_to(job.table.join(stranger, Epoch(1)), Kind::kFail),
+              HasSubstr("another server has its place"));
+  stranger.life = 79;
+  EXPECT_THAT(job.table.text_to(job.table.join(stranger, Epoch(3)), Kind::kFail),
               HasSubstr("which this scheduler does not know or which is over"));
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
