@@ -146,7 +146,8 @@ void Flow::on_answer(const Tensor& tensor, std::uint64_t payload_bytes) {
       "one that is coded faster: bps doctor says how fast each is"});
 }
 
-void Flow::on_blocked(ShardWay& shard) {
+void Flow::on_blocked(ShardWay& shard, std::uint64_t cost_bytes) {
+  shard.stall().cost_bytes = cost_bytes;
   if (shard.stall().allows_ns == kNever) begin_stall(shard);
   credit_.on_blocked();
   if (tuner_ && shard.capacity_bytes() == 0) tuner_->on_blocked();
@@ -234,7 +235,8 @@ void Flow::tick() {
       if (!gate.empty()) begin_stall(shard);
       continue;
     }
-    gate.allow_up_to(gate.unanswered_bytes() + stall.frames * frame_cost());
+    const std::uint64_t cost = std::max(frame_cost(), stall.cost_bytes);
+    gate.allow_up_to(gate.unanswered_bytes() + stall.frames * cost);
     stall.frames = std::min(2 * stall.frames, frames_most);
     stall.allows_ns = kNever;  // until the next frame has to wait
   }

@@ -34,8 +34,8 @@ class Flow {
   // A frame goes out; and here is its answer, of such a payload.
   void on_sent() { coding_.on_sent(work_.now); }
   void on_answer(const Tensor& tensor, std::uint64_t payload_bytes);
-  // A frame had to wait for credit.
-  void on_blocked(ShardWay& shard);
+  // A frame had to wait for credit, which costs so much.
+  void on_blocked(ShardWay& shard, std::uint64_t cost_bytes);
   // Nothing is under way.
   void on_idle();
   void on_shard_down(ShardWay& shard);

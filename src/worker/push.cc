@@ -277,7 +277,7 @@ bool Push::stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message
   staged_bytes_ = TensorTable::frame_bytes(part, frame);
   staged_cost_ = credit_cost(tensor.payload_bytes(part, frame));
   if (!shard.gate().may_pass(staged_cost_)) {
-    flow_.on_blocked(shard);
+    flow_.on_blocked(shard, staged_cost_);
     return false;
   }
   header.key = tensor.key;

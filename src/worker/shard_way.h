@@ -49,6 +49,7 @@ class ShardWay {
     Gate::Ticket ticket = Gate::kNoTicket;  // the part that was first when the way stalled
     TimeNs allows_ns = kNever;
     std::uint32_t frames = 1;
+    std::uint64_t cost_bytes = 0;  // of the frame that waits: a part that is coded together is one
     bool has_allowed() const { return frames > 1; }
   };
   Stall& stall() { return stall_; }

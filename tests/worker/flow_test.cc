@@ -34,7 +34,7 @@ class FlowTest : public testing::Test {
     for (; way(shard).gate().may_pass(kCost) && count < 10'000; ++count) {
       way(shard).gate().on_sent(kCost, 0);
     }
-    flow_.on_blocked(way(shard));
+    flow_.on_blocked(way(shard), kCost);
     return count;
   }
   void at(TimeNs now) {
@@ -65,6 +65,16 @@ TEST_F(FlowTest, while_no_answer_comes_at_a_relay_ever_more_frames_pass_without_
   for (const int expected : {1, 2, 4, 8}) EXPECT_EQ(pass_later(), expected);
   for (int i = 0; i < 12; ++i) pass_later();
   EXPECT_EQ(pass_later(), 1024) << "everything has a limit";
+}
+
+// That of a part that is coded together.
+TEST_F(FlowTest, a_frame_that_costs_as_much_as_many_passes_as_the_first_of_them) {
+  EXPECT_EQ(pass(), 1);
+  constexpr std::uint64_t kLarge = 100 * kCost;
+  flow_.on_blocked(way(), kLarge);
+  EXPECT_FALSE(way().gate().may_pass(kLarge));
+  at(flow_.next_deadline());
+  EXPECT_TRUE(way().gate().may_pass(kLarge));
 }
 
 TEST_F(FlowTest, an_answer_is_credit_again_and_the_next_stall_begins_with_one_frame) {
@@ -116,7 +126,7 @@ class FlowOfSlowNetworkTest : public testing::Test {
   // Frames of 1 MiB wait for credit, and are answered one by one at this rate.
   void answers(int count, std::uint64_t bytes_per_ms) {
     for (int i = 0; i < count; ++i) {
-      flow_.on_blocked(way());
+      flow_.on_blocked(way(), kMiB);
       work_.now += static_cast<TimeNs>(kMiB * 1000 / bytes_per_ms) * kMicrosecond;
       way().gate().on_sent(kMiB, 0);
       flow_.free(way(), kMiB, 0);
@@ -126,7 +136,7 @@ class FlowOfSlowNetworkTest : public testing::Test {
     work_.now += kSecond;
     flow_.tick();  // no earlier deadline is left
     way(1).gate().on_sent(unanswered_bytes, 0);
-    flow_.on_blocked(way());
+    flow_.on_blocked(way(), kMiB);
     const TimeNs patience = flow_.next_deadline() - work_.now;
     flow_.free(way(1), unanswered_bytes, 0);
     return patience;
@@ -238,7 +248,7 @@ TEST(FlowToServers, after_a_long_exchange_the_gates_have_the_credit_of_a_short_o
   const std::uint64_t least = gate.credit_bytes();
   gate.add({}, false, 0);
   for (int i = 0; i < 200; ++i) {  // 64 MB/s: 2 ms of it are 128,000 bytes
-    flow.on_blocked(work.shards[0]);
+    flow.on_blocked(work.shards[0], 64'000);
     work.now += kMillisecond;
     gate.on_sent(64'000, 0);
     flow.free(work.shards[0], 64'000, 0);
