@@ -82,8 +82,7 @@ struct TimelineRecord {
   TimeNs at_ns[5];
   std::uint64_t key;
   std::uint64_t bytes;
-  TimeNs
-      busy_ns;  // kSum: of it was spent summing, estimated from some of the frames; kCoding: coding
+  TimeNs busy_ns;  // kSum: was spent summing, estimated from some of the frames; kCoding: coding
   std::uint32_t part;
   std::uint32_t round;
   std::uint32_t shard;         // kPart: of all shards, or ways; kSum, kBacklog: of this server's

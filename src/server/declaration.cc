@@ -53,8 +53,8 @@ const char* remedy_of(const wire::Declare& first, const wire::Declare& second) {
   }
   if (may_be_cast(first.dtype, second.dtype)) {
     return "Give it the same element type on all ranks; where compression makes it another, ask "
-           "for "
-           "the same on all ranks, and set BYTEPS_COMPRESSION and BYTEPS_MIN_COMPRESS_BYTES alike";
+           "for the same on all ranks, and set BYTEPS_COMPRESSION and BYTEPS_MIN_COMPRESS_BYTES "
+           "alike";
   }
   return "Give it the same shape, element type and operation on all ranks, or different names";
 }

@@ -63,7 +63,8 @@ Credit credit_of(const Work& work) {
 
 }  // namespace
 
-Flow::Flow(Work& work) : work_(work), credit_(credit_of(work)) {
+Flow::Flow(Work& work)
+    : work_(work), credit_(credit_of(work)), watches_coding_(work.config.self == WorkerRank(0)) {
   share();
   if (!work.config.autotune) return;
   if (work.config.credit_bytes == 0) {
@@ -130,10 +131,14 @@ void Flow::free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority
 }
 
 void Flow::on_answer(const Tensor& tensor, std::uint64_t payload_bytes) {
-  const bool tells = tensor.codes == nullptr && payload_bytes >= CodingWatch::kFrameBytesMin;
-  const bool goes_both_ways = work_.gives(tensor.spec) && work_.is_sent_to(tensor.spec);
-  coding_.on_answered(tells ? payload_bytes / (goes_both_ways ? 1 : 2) : 0, work_.now);
-  if (tensor.codes == nullptr || work_.config.self != WorkerRank(0)) return;  // one line for all
+  if (!watches_coding_) return;
+  std::uint64_t line_bytes = 0;  // what tells of the line
+  if (tensor.codes == nullptr && payload_bytes >= CodingWatch::kFrameBytesMin) {
+    const bool goes_both_ways = work_.gives(tensor.spec) && work_.is_sent_to(tensor.spec);
+    line_bytes = goes_both_ways ? payload_bytes : payload_bytes / 2;
+  }
+  coding_.on_answered(line_bytes, work_.now);
+  if (tensor.codes == nullptr) return;
   const auto verdict = coding_.judge(work_.coder.encoded_bytes(), work_.coder.encode_ns());
   if (!verdict) return;
   const std::uint64_t mbit_per_s = verdict->line_bytes_per_ms * 8 / 1000;
@@ -235,8 +240,8 @@ void Flow::tick() {
       if (!gate.empty()) begin_stall(shard);
       continue;
     }
-    const std::uint64_t cost = std::max(frame_cost(), stall.cost_bytes);
-    gate.allow_up_to(gate.unanswered_bytes() + stall.frames * cost);
+    const std::uint64_t more = std::max(stall.frames * frame_cost(), stall.cost_bytes);
+    gate.allow_up_to(gate.unanswered_bytes() + more);
     stall.frames = std::min(2 * stall.frames, frames_most);
     stall.allows_ns = kNever;  // until the next frame has to wait
   }

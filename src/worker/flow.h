@@ -32,7 +32,9 @@ class Flow {
   // A frame that cost so much, of a part of this priority, was answered on this way, or will not be.
   void free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority);
   // A frame goes out; and here is its answer, of such a payload.
-  void on_sent() { coding_.on_sent(work_.now); }
+  void on_sent() {
+    if (watches_coding_) coding_.on_sent(work_.now);
+  }
   void on_answer(const Tensor& tensor, std::uint64_t payload_bytes);
   // A frame had to wait for credit, which costs so much.
   void on_blocked(ShardWay& shard, std::uint64_t cost_bytes);
@@ -60,6 +62,7 @@ class Flow {
   Work& work_;
   Credit credit_;
   std::optional<CreditTuner> tuner_;
+  const bool watches_coding_;  // one for all
   CodingWatch coding_;
   TimeNs next_stall_ns_ = kNever;  // of the ways'
 };
