@@ -129,43 +129,49 @@ def test_what_cannot_be_is_an_error_that_says_what_to_do(apart):
     apart.run(train)
 
 
-def by_jax():
+def scoped(layer, ranks):
+    return {"process_set": layer.ProcessSet(ranks)} if ranks else {}
+
+
+def by_jax(ranks=()):
     import optax
 
     import byteps.jax as layer
 
-    layer.DistributedOptimizer(optax.sgd(0.1), compression=layer.Compression.auto)
+    layer.DistributedOptimizer(optax.sgd(0.1), compression=layer.Compression.auto, **scoped(layer, ranks))
     return layer.Compression
 
 
-def by_tensorflow():
+def by_tensorflow(ranks=()):
     import tensorflow as tf
 
     import byteps.tensorflow as layer
 
     variable = tf.Variable([1.0, 2.0])
     for _ in range(2):  # one is made in each step
-        with layer.DistributedGradientTape(tf.GradientTape(), compression=layer.Compression.auto) as tape:
+        options = {"compression": layer.Compression.auto, **scoped(layer, ranks)}
+        with layer.DistributedGradientTape(tf.GradientTape(), **options) as tape:
             loss = tf.reduce_sum(variable * variable)
         tape.gradient(loss, [variable])
     return layer.Compression
 
 
-def by_keras():
+def by_keras(ranks=()):
     import keras
 
     import byteps.keras as layer
 
-    layer.DistributedOptimizer(keras.optimizers.SGD(0.1), compression=layer.Compression.auto)
+    options = {"compression": layer.Compression.auto, **scoped(layer, ranks)}
+    layer.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
     return layer.Compression
 
 
-def by_mxnet():
+def by_mxnet(ranks=()):
     import mxnet
 
     import byteps.mxnet as layer
 
-    layer.DistributedOptimizer(mxnet.optimizer.SGD(), compression=layer.Compression.auto)
+    layer.DistributedOptimizer(mxnet.optimizer.SGD(), compression=layer.Compression.auto, **scoped(layer, ranks))
     return layer.Compression
 
 
@@ -175,6 +181,20 @@ LAYERS = {
     "keras": (by_keras, "tf_job2"),
     "mxnet": (by_mxnet, "mxnet_job2"),
 }
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_only_the_ranks_of_a_process_set_choose(layer, request):
+    use, fixture = LAYERS[layer]
+    if fixture != "mxnet_job2" and not importlib.util.find_spec(layer):
+        pytest.skip(f"{layer} is not installed")
+
+    def make():
+        session.current().decided.clear()
+        use([0])
+        return len(session.current().decided)
+
+    assert request.getfixturevalue(fixture).run(make) == [0, 0], "one alone has nothing to try"
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -54,7 +54,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
                 f"expected an mx.optimizer.Optimizer, got {type(optimizer).__name__}; "
                 "mx.optimizer.create('sgd', learning_rate=0.1) makes one"
             )
-        compression = gradient_compression(compression, Compression, compression_params)
+        compression = gradient_compression(compression, Compression, compression_params, process_set=process_set)
         exchange = Gradients(compression, gradient_predivide_factor, num_groups, process_set)
         check_optimizer(optimizer, exchange.compression)
         distributed: Any = object.__new__(_class_over(type(optimizer)))
@@ -113,7 +113,7 @@ class Gradients:
         process_set: ProcessSet,
         prefix: Optional[str] = None,
     ) -> None:
-        compression = gradient_compression(compression, Compression, process_set=process_set)
+        """`compression`: as gradient_compression() has chosen it."""
         factor: Any = gradient_predivide_factor
         if not isinstance(factor, numbers.Real) or not 0 < float(factor) < math.inf:
             raise ValueError(f"gradient_predivide_factor is {factor!r}: it must be a number larger than 0")

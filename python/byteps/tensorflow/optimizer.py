@@ -63,7 +63,9 @@ def DistributedOptimizer(  # the name users know
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         check_reduction(op, process_set)
-        options["compression"] = gradient_compression(compression, Compression, compression_params)
+        options["compression"] = gradient_compression(
+            compression, Compression, compression_params, process_set=process_set
+        )
         _check_recipe(options["compression"], optimizer)
         aggregator = None
         if backward_passes_per_step > 1:

@@ -55,7 +55,7 @@ def DistributedGradientTape(  # the name users know
     tape._byteps_local = []
     tape._byteps_options = dict(
         op=op,
-        compression=gradient_compression(compression, Compression, compression_params),
+        compression=gradient_compression(compression, Compression, compression_params, process_set=process_set),
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         process_set=process_set,
