@@ -892,11 +892,13 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   if (generations_.begins(from, header.round)) {
     begin_by_word_of(generations_.heard_of(from), from, out);
   }
+  const bool is_gift = facts_.takes_over && (header.flags & wire::kSum) != 0;
+  // It was asked for, and when a generation of inputs began the name was given up.
+  if (is_gift && inventory_.find(header.key) == nullptr) return;
   PartSum* const known = inventory_.find(header.key, header.part);
   PartSum* const part =
       known != nullptr ? known : open_part(facts_, inventory_, generations_, from, header, out);
   if (part == nullptr) return;
-  const bool is_gift = facts_.takes_over && (header.flags & wire::kSum) != 0;
   if (!is_gift && is_of_the_gone(*part, from, generations_)) return;
   const char* flaw = flaw_of_push(*part, from, header, payload.size(), facts_, generations_);
   if (flaw == nullptr) flaw = flaw_of_codes(*part, header, payload);

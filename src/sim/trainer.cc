@@ -23,8 +23,12 @@ bool is_end_of_odd(const TensorPlan& tensor, const Status& status, const Generat
   return status.is(Code::kMismatch) || is_gone || is_alone;
 }
 
+// Whoever has heard of a server that was lost then that the root is lost may have left by that, untold to its successor.
 bool ends_by_lost_root(const TensorFacts& facts, const Status& status, const Ledger& ledger) {
-  return facts.has_root() && ledger.is_lost(facts.root) && status.is_because_of(CauseKind::kGone);
+  const bool is_gone = ledger.plan().faults.kinds.has(Fault::kLostServer) &&
+                       status.is_because_of(CauseKind::kLeft);
+  return facts.has_root() && ledger.is_lost(facts.root) &&
+         (status.is_because_of(CauseKind::kGone) || is_gone);
 }
 
 }  // namespace
