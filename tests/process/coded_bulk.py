@@ -1,4 +1,4 @@
-"""Broadcasts 32 MiB of weights so often, then exchanges gradients of 32 MiB so often with dithering, as fast as they go."""
+"""Broadcasts 32 MiB of weights so often, then exchanges 32 MiB of gradients so often, coded by dithering."""
 
 import sys
 

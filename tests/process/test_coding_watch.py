@@ -1,4 +1,4 @@
-"""Coding that takes longer than the elements would take on the line is told once; on a slow line it pays, and is not."""
+"""Coding that takes longer than the elements would on the line is told once; on a slow line it pays, and is not."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,8 @@ def warnings(job, broadcasts, prefix=lambda host: ()):
     job.start_scheduler(prefix=prefix(0))
     job.start_server(prefix=prefix(0))
     for rank in range(job.size):
-        job.start_program(rank, [sys.executable, BULK, str(broadcasts), str(STEPS)], {"BYTEPS_LOG_LEVEL": ""}, prefix(rank + 1))
+        command = [sys.executable, BULK, str(broadcasts), str(STEPS)]
+        job.start_program(rank, command, {"BYTEPS_LOG_LEVEL": ""}, prefix(rank + 1))
     job.join(timeout_s=150)
     for process in job.processes:
         assert process.code == 0, job.story(f"{process.name} ended with {process.code}")
