@@ -188,8 +188,13 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
       // One of the next job, perhaps, which has the same address: let it try again.
       return speaker_.close(peer, {Code::kCancelled, "the job has ended"}, out);
     }
-    // A former member: its Leave is answered, nothing else.
-    if (!known.same) return void(seats_.connection(peer).refused = true);
+    if (!known
+             .same) {  // a former member: its Leave is answered, and a server need not wait for more
+      seats_.connection(peer).refused = true;
+      if (join.role != Role::kServer) return;
+      return speaker_.send(peer, wire::Kind::kLeave, WorkerRank(), wire::encode(wire::Leave{true}),
+                           out);
+    }
     joining_.attach(*known.same, peer, now, speaker_, out);
     if (PLANTED(last_word_said_once)) return;
     return ending_.tell(seats_.at(*known.same), out);
@@ -588,7 +593,8 @@ void RosterKeeper::end_job(Status why, TimeNs now, Outputs& out, const std::stri
   succession_.say_farewell(out);
   // Whoever stands still meanwhile wakes up before it would be lost, and is told. But after a loss that took
   // silence_ns() to notice, this process too ends within twice the failure timeout.
-  const TimeNs lingers_ns = timeout_.failure_ns - (was_waited_for(why) ? 2 * timeout_.heartbeat_ns() : 0);
+  const TimeNs lingers_ns =
+      timeout_.failure_ns - (was_waited_for(why) ? 2 * timeout_.heartbeat_ns() : 0);
   ending_.begin(std::move(why), now + lingers_ns, out);
   try_end(now, out);
 }

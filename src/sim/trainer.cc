@@ -25,8 +25,8 @@ bool is_end_of_odd(const TensorPlan& tensor, const Status& status, const Generat
 
 // Whoever has heard of a server that was lost then that the root is lost may have left by that, untold to its successor.
 bool ends_by_lost_root(const TensorFacts& facts, const Status& status, const Ledger& ledger) {
-  const bool is_gone = ledger.plan().faults.kinds.has(Fault::kLostServer) &&
-                       status.is_because_of(CauseKind::kLeft);
+  const bool is_gone =
+      ledger.plan().faults.kinds.has(Fault::kLostServer) && status.is_because_of(CauseKind::kLeft);
   return facts.has_root() && ledger.is_lost(facts.root) &&
          (status.is_because_of(CauseKind::kGone) || is_gone);
 }

@@ -289,8 +289,7 @@ class World {
     const bool is_anew = scheduler_lives_ > 1;
     const bool has_gone = is_anew || has_ended_well;
     const std::optional<Role> whom = end.cause().who.role;
-    const bool misses_workers =
-        whom == Role::kWorker || end.is_because_of(CauseKind::kIncomplete);
+    const bool misses_workers = whom == Role::kWorker || end.is_because_of(CauseKind::kIncomplete);
     return is_over && ((has_gone && whom == Role::kScheduler) || (is_anew && misses_workers));
   }
 

@@ -32,6 +32,13 @@ Config recovering_job() {
 struct RecoveringJob : RunningJob {
   RecoveringJob() : RunningJob(recovering_job()) { table.forget(); }
   std::vector<PeerId> workers() const { return {worker0, worker1}; }
+  // This server says that it has heard who leaves.
+  void heed_leaves(PeerId from) {
+    for (const auto& told : table.sent(from, Kind::kLeave)) {
+      table.say(from, Kind::kLeave, wire::encode(wire::decode_leave(told.payload).value()),
+                Epoch(1));
+    }
+  }
 };
 
 TEST(Succession, who_is_started_in_a_lost_servers_place_has_its_rank_and_slots_at_once) {
@@ -105,6 +112,22 @@ TEST(Succession, who_was_replaced_is_told_that_the_job_went_on_without_it_and_no
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
 
+// Found by the simulator, seed 8659813 with lost-server and cut: told nothing, it looked for a scheduler that had ended.
+TEST(Succession, who_was_replaced_and_comes_back_when_the_job_is_over_hears_that_it_is) {
+  RecoveringJob job;
+  job.table.down(job.server);
+  const PeerId heir = job.table.join(server_join("gamma:99", 5000, 0));
+  job.table.heartbeat(heir, 1);
+  job.table.leave(job.worker0, 0, true);
+  job.table.leave(job.worker1, 1, true);
+  job.heed_leaves(heir);
+  job.table.pass(100 * kMillisecond, {heir}, 1);
+  ASSERT_EQ(job.table.keeper().phase(), Phase::kEnding);
+  const PeerId again = job.table.join(server_join("gamma:12", 4000), Epoch(1));
+  EXPECT_THAT(job.table.sent(again, Kind::kLeave), SizeIs(1));
+  EXPECT_THAT(job.table.sent(again, Kind::kFail), SizeIs(0));
+}
+
 TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_meanwhile_too) {
   RecoveringJob job;
   wire::Join first = server_join("gamma:98", 4999, 0);
@@ -117,10 +140,7 @@ TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_mea
   job.table.heartbeat(heir, 1);
   job.table.leave(job.worker0, 0, false);
   job.table.leave(job.worker1, 1, false);
-  for (const auto& told : job.table.sent(heir, Kind::kLeave)) {
-    job.table.say(heir, Kind::kLeave, wire::encode(wire::decode_leave(told.payload).value()),
-                  Epoch(1));
-  }
+  job.heed_leaves(heir);
   job.table.down(job.worker0);
   job.table.down(job.worker1);
   job.table.join(worker_join(0, "alpha:10"));
