@@ -42,11 +42,11 @@ def steps():
 
 
 def accuracies():
-    """{compression: [accuracy in percent, MB sent]}."""
+    """{compression: [accuracy in percent, the mean of all seeds, that of the worst, of the best, MB sent]}."""
     page = (ROOT / "docs" / "compression.md").read_text(encoding="utf-8")
-    table = page.partition("compression             accuracy  sent, MB\n")[2].partition("```")[0]
-    rows = re.findall(r"^(\S.*?) +([\d.]+)% +([\d.]+)$", table, re.MULTILINE)
-    return {name: [float(accuracy), float(megabytes)] for name, accuracy, megabytes in rows}
+    table = re.search(r"^compression +accuracy .*\n((?:.+\n)+?)```", page, re.MULTILINE)
+    rows = re.findall(r"^(\S.*?) +([\d.]+)% +([\d.]+)% +([\d.]+)% +[-+\d.]+ +([\d.]+)$", table[1], re.MULTILINE)
+    return {name: [float(each) for each in found] for name, *found in rows}
 
 
 def draw_steps(axes, figures):
@@ -70,14 +70,15 @@ def draw_steps(axes, figures):
 
 
 def draw_accuracies(axes, figures):
-    for name, (accuracy, megabytes) in figures.items():
-        axes.plot(megabytes, accuracy, "o", color="#4878cf")
-        axes.annotate(name, (megabytes, accuracy), fontsize=8, xytext=(7, -4), textcoords="offset points")
-    axes.set_xlim(0, 110)
-    axes.set_ylim(90, 95)
+    names = sorted(figures, key=lambda name: figures[name][-1])  # of equal bytes as on the page
+    for row, name in enumerate(names):
+        mean, lowest, highest, _ = figures[name]
+        axes.errorbar(mean, row, xerr=[[mean - lowest], [highest - mean]], fmt="o", color="#4878cf", linewidth=0.8)
+    axes.set_yticks(range(len(names)), [f"{name}: {figures[name][-1]:.1f} MB" for name in names])
+    axes.set_xlim(96, 99)
     axes.grid(linewidth=0.4)
-    axes.set_xlabel("MB that a worker sent in 10 epochs", fontsize=9)
-    axes.set_ylabel("digits that are recognised, percent", fontsize=9)
+    axes.set_xlabel("digits that are recognised, percent: the mean of the seeds, the worst and the best", fontsize=9)
+    axes.set_ylabel("what a worker sent", fontsize=9)
 
 
 DRAWN = {"compression-steps": (steps, draw_steps), "compression-accuracy": (accuracies, draw_accuracies)}

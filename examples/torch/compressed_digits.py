@@ -1,75 +1,77 @@
-"""Learns scikit-learn's handwritten digits with each kind of gradient compression: what travels, and what is learned.
+"""The training of train_digits.py with each kind of gradient compression: what travels, and what is learned.
 
-    BYTEPS_LOCAL_REDUCE=0 bpslaunch --local --workers 2 --servers 2 -- python examples/torch/compressed_digits.py
+    BYTEPS_LOCAL_REDUCE=0 bpslaunch --local --workers 4 --servers 2 -- python examples/torch/compressed_digits.py
 
-Workers of one machine would sum in memory first; BYTEPS_LOCAL_REDUCE=0 sends what workers of two machines would send.
+Workers of one machine would sum in memory first; BYTEPS_LOCAL_REDUCE=0 sends what workers on machines of their own
+would send. BYTEPS_DETERMINISTIC=1 repeats it bit for bit. A seed is other weights at the beginning and another order of
+the images; each kind begins with the same.
 """
 
 import argparse
+import statistics
 
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from torch import nn
+from train_digits import accuracy_of, load, make_distributed, make_model, train
 
 import byteps.torch as bps
 
-MOMENTUM = {"lr": 0.1, "momentum": 0.9}
+COMPRESSION = bps.Compression
+MOMENTUM = {"learning_rate": 0.05, "momentum": 0.9}
 # What feeds back the most of a gradient goes with SGD without momentum (docs/compression.md, Recipes).
-PLAIN = {"lr": 0.3}
-KINDS = {
-    "none": (bps.Compression.none, MOMENTUM),
-    "fp16": (bps.Compression.fp16, MOMENTUM),
-    "int8": (bps.Compression.int8, MOMENTUM),
-    "int4": (bps.Compression.int4, MOMENTUM),
-    "int4, error feedback": (bps.Compression.int4(error_feedback=True), MOMENTUM),
-    "dithering, 4 levels": (bps.Compression.dithering(k=4), MOMENTUM),
-    "none, no momentum": (bps.Compression.none, PLAIN),
-    "onebit": (bps.Compression.onebit(error_feedback=True), PLAIN),
-    "topk, 10 %": (bps.Compression.topk(k=0.1, error_feedback=True), PLAIN),
-    "randomk, 10 %": (bps.Compression.randomk(k=0.1, error_feedback=True), PLAIN),
-}
+PLAIN = {"learning_rate": 0.3, "momentum": 0.0}
+# Of each group, the first is what the others are compared with.
+GROUPS = [
+    {
+        "none": (COMPRESSION.none, MOMENTUM),
+        "fp16": (COMPRESSION.fp16, MOMENTUM),
+        "bf16": (COMPRESSION.bf16, MOMENTUM),
+        "int8": (COMPRESSION.int8, MOMENTUM),
+        "int4": (COMPRESSION.int4, MOMENTUM),
+        "int4, error feedback": (COMPRESSION.int4(error_feedback=True), MOMENTUM),
+        "powersgd, rank 4": (COMPRESSION.powersgd(rank=4), MOMENTUM),
+        "dithering, 4 levels": (COMPRESSION.dithering(k=4), MOMENTUM),
+    },
+    {
+        "none, no momentum": (COMPRESSION.none, PLAIN),
+        "onebit": (COMPRESSION.onebit(error_feedback=True), PLAIN),
+        "topk, 10 %": (COMPRESSION.topk(k=0.1, error_feedback=True), PLAIN),
+        "randomk, 10 %": (COMPRESSION.randomk(k=0.1, error_feedback=True), PLAIN),
+    },
+]
 
 
-def make_model():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, 10))
-
-
-def train(title, compression, options, epochs, data, batch=32):
-    """The accuracy on the test images, and the MB that this worker has sent."""
-    train_x, test_x, train_y, test_y = data
-    model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), **options)
-    optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters(), compression, name=title)
+def learn(title, compression, options, epochs, seed, data):
+    """The accuracy on the test images in percent, and the MB that this worker has sent."""
+    inputs, labels, test_inputs, test_labels = data
+    model = make_model(seed, torch.float32)
+    optimizer = make_distributed(model, **options, compression=compression, name=f"{title}, seed {seed}")
     before = bps.metrics().pushed_wire_bytes
-    for epoch in range(epochs):
-        order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(epoch))
-        for chosen in order.split(batch * bps.size())[:-1]:
-            mine = chosen[bps.rank() :: bps.size()]
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(train_x[mine]), train_y[mine]).backward()
-            optimizer.step()
+    train(model, optimizer, inputs, labels, range(epochs), seed)
     sent = bps.metrics().pushed_wire_bytes - before
-    accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
-    return accuracy, sent / 1e6
+    return 100 * accuracy_of(model, test_inputs, test_labels), sent / 1e6
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=10)
-    epochs = parser.parse_args().epochs
+    parser.add_argument("--epochs", type=int, default=20, help="of each training (default: 20)")
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each kind, seeds 0, 1, ... (default: 5)")
+    args = parser.parse_args()
     bps.init()
     torch.set_num_threads(1)
-    images, labels = load_digits(return_X_y=True)
-    images, labels = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
-    data = train_test_split(images, labels, test_size=0.2, random_state=0, stratify=labels)
+    data = load(torch.float32)
     if bps.rank() == 0:
-        print(f"{'compression':22}{'accuracy':>10}{'sent, MB':>10}")
-    for title, (compression, options) in KINDS.items():
-        accuracy, sent = train(title, compression, options, epochs, data)
-        if bps.rank() == 0:
-            print(f"{title:22}{accuracy:10.1%}{sent:10.2f}", flush=True)
+        print(f"{'compression':22}{'accuracy':>10}{'lowest':>9}{'highest':>9}{'against none':>14}{'sent, MB':>10}")
+    for group in GROUPS:
+        plain = None
+        for title, (compression, options) in group.items():
+            learned = [learn(title, compression, options, args.epochs, seed, data) for seed in range(args.seeds)]
+            accuracies, sent = zip(*learned)
+            mean = statistics.mean(accuracies)
+            plain = mean if plain is None else plain
+            spread = f"{min(accuracies):8.1f}%{max(accuracies):8.1f}%"
+            if bps.rank() == 0:
+                line = f"{title:22}{mean:9.2f}%{spread}{mean - plain:+14.2f}{statistics.mean(sent):10.2f}"
+                print(line, flush=True)
     bps.shutdown()
 
 

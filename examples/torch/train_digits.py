@@ -36,9 +36,9 @@ def make_model(seed, dtype, device="cpu"):
     return nn.Sequential(*convolutions, *head).to(device, dtype)
 
 
-def make_distributed(model, learning_rate):
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
-    optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+def make_distributed(model, learning_rate, momentum=0.9, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
+    optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
     bps.broadcast_optimizer_state(optimizer, root_rank=0)
     return optimizer
@@ -55,6 +55,23 @@ def train_steps(model, optimizer, inputs, labels, steps, batch, rank, size):
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def train(model, optimizer, inputs, labels, epochs, seed=0):
+    """Epochs in batches of 32 for each rank, in an order that follows from the seed. How many samples they were."""
+    batch = 32 * bps.size()
+    steps = len(inputs) // batch
+    samples = 0
+    for epoch in epochs:
+        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1000 * seed + epoch))
+        train_steps(model, optimizer, inputs[order], labels[order], steps, batch, bps.rank(), bps.size())
+        samples += steps * batch
+    return samples
+
+
+def accuracy_of(model, inputs, labels):
+    with torch.no_grad():
+        return (model(inputs).argmax(1) == labels).double().mean().item()
 
 
 def prove(device="cpu", steps=PROOF_STEPS, batch=48):
@@ -97,15 +114,10 @@ def main():
     inputs, labels, test_inputs, test_labels = load(torch.float32, args.device)
     model = make_model(bps.rank(), torch.float32, args.device)  # other values on each rank, until the broadcast
     optimizer = make_distributed(model, learning_rate=0.05)
-    batch = 32 * bps.size()
+    epochs = tqdm(range(args.epochs), desc="epochs", ncols=80, mininterval=1.0, disable=bps.rank() != 0)
     began = time.perf_counter()
-    for epoch in tqdm(range(args.epochs), desc="epochs", ncols=80, mininterval=1.0, disable=bps.rank() != 0):
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
-        steps = len(inputs) // batch
-        train_steps(model, optimizer, inputs[order], labels[order], steps, batch, bps.rank(), bps.size())
-    samples_per_s = args.epochs * steps * batch / (time.perf_counter() - began)
-    with torch.no_grad():
-        accuracy = (model(test_inputs).argmax(1) == test_labels).double().mean().item()
+    samples_per_s = train(model, optimizer, inputs, labels, epochs) / (time.perf_counter() - began)
+    accuracy = accuracy_of(model, test_inputs, test_labels)
     difference, losses, reference_losses = prove(args.device)
     if bps.rank() == bps.leader():
         plot(args.plot, losses, reference_losses)
