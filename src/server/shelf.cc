@@ -893,8 +893,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     begin_by_word_of(generations_.heard_of(from), from, out);
   }
   const bool is_gift = facts_.takes_over && (header.flags & wire::kSum) != 0;
-  // It was asked for, and when a generation of inputs began the name was given up.
-  if (is_gift && inventory_.find(header.key) == nullptr) return;
+  if (is_gift && inventory_.find(header.key) == nullptr) return;  // given up since it was asked for
   PartSum* const known = inventory_.find(header.key, header.part);
   PartSum* const part =
       known != nullptr ? known : open_part(facts_, inventory_, generations_, from, header, out);

@@ -23,7 +23,7 @@ bool is_end_of_odd(const TensorPlan& tensor, const Status& status, const Generat
   return status.is(Code::kMismatch) || is_gone || is_alone;
 }
 
-// Whoever has heard of a server that was lost then that the root is lost may have left by that, untold to its successor.
+// Who has heard of it from a server that was lost then may have left by that, and its successor knows nothing of it.
 bool ends_by_lost_root(const TensorFacts& facts, const Status& status, const Ledger& ledger) {
   const bool is_gone =
       ledger.plan().faults.kinds.has(Fault::kLostServer) && status.is_because_of(CauseKind::kLeft);

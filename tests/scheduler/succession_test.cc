@@ -112,7 +112,7 @@ TEST(Succession, who_was_replaced_is_told_that_the_job_went_on_without_it_and_no
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
 
-// Found by the simulator, seed 8659813 with lost-server and cut: told nothing, it looked for a scheduler that had ended.
+// Found by the simulator, seed 8659813 with lost-server and cut: told nothing, it looked for a scheduler that was gone.
 TEST(Succession, who_was_replaced_and_comes_back_when_the_job_is_over_hears_that_it_is) {
   RecoveringJob job;
   job.table.down(job.server);
