@@ -173,7 +173,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
                          recall_.is_on() ? Epoch(0) : header.epoch,
                          {.epoch = epoch_,
                           .in_epoch = in_epoch,
-                          .recovers = recall_.is_on() || succession_.recovers(),
+                          .recovers = recovers_,
                           .is_vacant = seats_.is_vacant(join.wanted_rank)},
                          now);
   if (known.begun) mark_left(seats_.at(*known.begun), false, now, out);

@@ -160,6 +160,29 @@ TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_mea
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
 
+// Found by the simulator, seed 8754944 with lost-server and cut: it was refused, as if two servers had one address.
+TEST(Succession, who_is_started_anew_between_two_epochs_waits_until_its_old_connection_ends) {
+  RecoveringJob job;
+  job.table.down(job.server);
+  wire::Join first = server_join("gamma:98", 4999, 0);
+  first.life = 77;
+  const PeerId old = job.table.join(first);
+  job.table.heartbeat(old, 1);
+  job.table.leave(job.worker0, 0, false);
+  job.table.leave(job.worker1, 1, false);
+  job.heed_leaves(old);
+  job.table.pass(100 * kMillisecond, {old}, 1);
+  wire::Join anew = server_join("gamma:99", 4999);
+  anew.life = 78;
+  const PeerId early = job.table.join(anew);
+  EXPECT_TRUE(job.table.closed(early)) << "to try again";
+  EXPECT_THAT(job.table.sent(early, Kind::kFail), SizeIs(0));
+  job.table.down(old);
+  const PeerId late = job.table.join(anew);
+  EXPECT_FALSE(job.table.closed(late));
+  EXPECT_THAT(job.table.sent(late, Kind::kFail), SizeIs(0));
+}
+
 TEST(Succession, one_that_takes_a_place_while_a_worker_leaves_hears_so_and_the_worker_may_go) {
   RecoveringJob job;
   job.table.leave(job.worker1, 1, true);
