@@ -32,6 +32,8 @@ const char* flaw_of_k(Format format, const Codec& codec) {
 
 }  // namespace
 
+const Codec SharedCodec::kNone;
+
 std::string Codec::text() const {
   std::vector<std::string> words;
   if (k != 0) words.push_back("k = " + number_text(k));

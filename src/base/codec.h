@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -25,6 +26,24 @@ struct Codec {
   bool operator==(const Codec&) const = default;
   // "", " with k = 0.01, seed 7 and error feedback"
   std::string text() const;
+};
+
+// A codec that takes the space of a pointer where there is none, as with most tensors.
+class SharedCodec {
+ public:
+  SharedCodec() = default;
+  // NOLINTNEXTLINE: it is one
+  SharedCodec(const Codec& codec)
+      : codec_(codec == Codec() ? nullptr : std::make_shared<const Codec>(codec)) {}
+
+  const Codec& operator*() const { return codec_ != nullptr ? *codec_ : kNone; }
+  const Codec* operator->() const { return &**this; }
+  bool operator==(const SharedCodec& other) const { return **this == *other; }
+
+ private:
+  static const Codec kNone;
+
+  std::shared_ptr<const Codec> codec_;  // null: none
 };
 
 // nullptr when a codec of this format can be so; otherwise why not.

@@ -58,7 +58,7 @@ bool Spec::operator==(const Spec& other) const {
   return dtype == other.dtype && logical == other.logical && operation == other.operation &&
          total_bytes == other.total_bytes && shape == other.shape && scale == other.scale &&
          root_only == other.root_only && members == other.members && format == other.format &&
-         (codec == other.codec || PLANTED(codec_not_compared)) &&
+         (format == Format::kPlain || codec == other.codec || PLANTED(codec_not_compared)) &&
          (!has_root() || root == other.root);
 }
 
@@ -68,7 +68,7 @@ std::string Spec::text() const {
   if (operation == Operation::kBroadcast) text += " from worker " + number(root.value);
   if (root_only) text += " for worker " + number(root.value) + " alone";
   if (scale != 1) text += " times " + number_text(scale);
-  if (format != Format::kPlain) text += std::string(", coded as ") + name(format) + codec.text();
+  if (format != Format::kPlain) text += std::string(", coded as ") + name(format) + codec->text();
   if (!members.is_all()) text += ", of " + workers_text(members.some());
   return text;
 }
@@ -83,7 +83,7 @@ std::string Spec::flaw(WorkerRank self, std::uint32_t worker_count) const {
   }
   if (const char* const flaw = flaw_of_scale(scale, dtype, operation)) return flaw;
   if (const char* const flaw = flaw_of_format(format, dtype, operation)) return flaw;
-  if (const char* const flaw = flaw_of_codec(format, codec)) return flaw;
+  if (const char* const flaw = flaw_of_codec(format, *codec)) return flaw;
   if (root_only && operation == Operation::kBroadcast) {
     return "a broadcast is for all, so it cannot be for the root alone";
   }

@@ -30,7 +30,7 @@ struct Spec {
   bool root_only = false;          // nobody but the root gets the result
   Members members{};               // who takes part
   Format format = Format::kPlain;  // how its elements travel
-  Codec codec{};                   // what that is to be
+  SharedCodec codec{};             // what that is to be
   LogicalType logical{};  // what the elements are to the framework, where they travel as others
 
   bool operator==(const Spec& other) const;

@@ -82,7 +82,8 @@ class Writer {
     if (value != Format::kPlain) number(tag, static_cast<std::uint64_t>(value));
   }
   // k, seed, options and momentum have this tag and the next three.
-  void codec(std::uint8_t tag, Codec& value) {
+  void codec(std::uint8_t tag, SharedCodec& shared) {
+    const Codec& value = *shared;
     const auto put = [&](int after, std::uint64_t what) {
       number(static_cast<std::uint8_t>(tag + after), what);
     };
@@ -205,8 +206,13 @@ class Reader {
     if (!known || *known == Format::kPlain) return fail("unknown format", tag);
     value = *known;
   }
+  void codec(std::uint8_t tag, SharedCodec& shared) {
+    Codec value;
+    words_of_codec(tag, value);
+    shared = value;
+  }
   // Whether it can be is for its Spec to say.
-  void codec(std::uint8_t tag, Codec& value) {
+  void words_of_codec(std::uint8_t tag, Codec& value) {
     std::uint64_t number = 0;
     if (number_of(tag, number)) {
       value.k = std::bit_cast<double>(number);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <new>
 #include <sstream>
 #include <utility>
@@ -112,7 +113,8 @@ TensorSum& Inventory::make(Key key, WorkerRank from, wire::Declare declared,
   // (To a relay elements come, whether there are servers behind it or none. So they do in float32.)
   const bool is_coded = declared.format != Format::kPlain && declared.format != Format::kFloat32;
   if (is_coded && !facts.relay && !facts.keeps_links) {
-    tensor->coding = coding_kernels_for(declared.format, declared.codec, settings_.kernels);
+    tensor->coding = std::make_unique<const CodingKernels>(
+        coding_kernels_for(declared.format, *declared.codec, settings_.kernels));
   }
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
   tensor->contributors = contributors_of(declared.members, facts);

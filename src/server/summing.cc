@@ -16,7 +16,7 @@ void add_momentum(Residuals& residuals, const PartSum& part, std::uint32_t frame
                   std::span<std::byte> sum) {
   const TensorSum& tensor = *part.tensor;
   residuals.code_with(tensor.key, tensor.declared.total_bytes, [&](const Carry& carry) {
-    const PartCoding coding = {Format::kFloat32, {.momentum = tensor.declared.codec.momentum}};
+    const PartCoding coding = {Format::kFloat32, {.momentum = tensor.declared.codec->momentum}};
     encode(coding, sum, sum, carry.of(part.carried.offset + frame * part.frame_bytes, sum.size()),
            {});
   });
@@ -108,7 +108,7 @@ void Summing::finish(PartSum& part, std::uint32_t frame_index, std::uint32_t los
     const bool is_coded_here = tensor.coding && !tensor.coding->adds_payloads();
     const std::span sum =
         frame.accumulator.span().first(is_coded_here ? length : part.payload_length(frame_index));
-    if (residuals_ != nullptr && tensor.declared.codec.momentum) {
+    if (residuals_ != nullptr && tensor.declared.codec->momentum) {
       add_momentum(*residuals_, part, frame_index, sum);
     }
     if (!finishing.changes_nothing()) tensor.kernels.finish(sum, sum, finishing);

@@ -124,7 +124,8 @@ struct TensorSum {
   Gone gone;
   bool in_order = false;  // I8
   SumKernels kernels;
-  std::optional<CodingKernels> coding;  // its frames travel coded; nullopt at a relay in any case
+  std::unique_ptr<const CodingKernels>
+      coding;  // null: its frames travel as they are; or at a relay
   wire::Declare declared;
   std::size_t declared_bytes = 0;  // of this record
   WorkerRank declared_by;          // who declared it first

@@ -9,7 +9,7 @@ namespace byteps {
 void Coder::begin(Tensor& tensor) {
   if (!kernels_) kernels_ = best_kernels();
   tensor.codes = std::make_unique<Codes>(
-      Codes{.kernels = coding_kernels_for(tensor.spec.format, tensor.spec.codec, *kernels_),
+      Codes{.kernels = coding_kernels_for(tensor.spec.format, *tensor.spec.codec, *kernels_),
             .frames = {}});
   tensor.codes->frames.resize(tensor.parts.size() * std::size_t{tensor.frames_per_part});
 }

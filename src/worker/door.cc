@@ -38,22 +38,23 @@ bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
 
 // Where its format is not for this tensor it travels plain, or as it is after momentum. (What is no dtype or operation
 // is refused as such.)
-void fit(RawSpec& raw, std::uint64_t min_compress_bytes) {
+RawSpec fitted(RawSpec raw, std::uint64_t min_compress_bytes) {
   const auto format = format_of(raw.format);
   const auto dtype = dtype_of(raw.dtype & 0xff);
   const auto operation = operation_of(raw.operation);
-  if (!format || !dtype || !operation) return;
+  if (!format || !dtype || !operation) return raw;
   const bool can_be = flaw_of_format(*format, *dtype, *operation) == nullptr && raw.dtype <= 0xff;
   const bool is_large = raw.element_count >= (min_compress_bytes + 3) / sizeof(float);
   const bool is_said = flaw_of_codec(*format, raw.codec) != nullptr;  // to be refused
-  if (can_be && (is_large || is_said || *format == Format::kFloat32)) return;
+  if (can_be && (is_large || is_said || *format == Format::kFloat32)) return raw;
   const bool has_momentum = can_be && raw.codec.momentum;
   raw.format = static_cast<std::uint32_t>(has_momentum ? Format::kFloat32 : Format::kPlain);
   raw.codec = {.momentum = has_momentum ? raw.codec.momentum : std::nullopt};
+  return raw;
 }
 
 bool takes_residual(const Spec& spec) {
-  return has_codec(spec.format) ? spec.codec.error_feedback : has_residual(spec.format);
+  return has_codec(spec.format) ? spec.codec->error_feedback : has_residual(spec.format);
 }
 
 // What is wrong with the residual; empty: an operation can have it.
@@ -63,7 +64,7 @@ std::string flaw_of_residual(const Submission& submission, const Spec& spec) {
     return "its residual_ratio is " + number_text(ratio) + ", which is no factor";
   }
   if (submission.residual == nullptr) {
-    const bool lacks_one = spec.codec.error_feedback && spec.total_bytes > 0;
+    const bool lacks_one = spec.codec->error_feedback && spec.total_bytes > 0;
     return lacks_one ? "it has error feedback, and no residual" : "";
   }
   const bool is_other =
@@ -97,7 +98,7 @@ Carry carry_of(const Submission& submission, const Spec& spec) {
   };
   Carry carry;
   if (takes_residual(spec)) carry.residual = memory(submission.residual);
-  if (spec.codec.momentum) carry.momentum = memory(submission.momentum);
+  if (spec.codec->momentum) carry.momentum = memory(submission.momentum);
   if (submission.residual_ratio != 0 && has_codec(spec.format)) {
     carry.ratio = static_cast<float>(submission.residual_ratio);
   }
@@ -108,7 +109,7 @@ Carry carry_of(const Submission& submission, const Spec& spec) {
 void finish_alone(const Spec& spec, const KernelSet& kernels, std::span<std::byte> output,
                   std::span<const std::byte> input, const Carry& carry) {
   if (!carry.momentum.empty()) {
-    encode({Format::kFloat32, {.momentum = spec.codec.momentum}}, output, input, carry, {});
+    encode({Format::kFloat32, {.momentum = spec.codec->momentum}}, output, input, carry, {});
     input = output;
   }
   if (spec.scale != 1) {
@@ -142,9 +143,10 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
     return invalid("tensor '" + std::string(tensor_name) + "': " + why);
   };
   const WorkerRank self(membership_.rank());
-  RawSpec raw = submission;
-  if (submission.coded_where_fit) fit(raw, min_compress_bytes_);
-  Result<Spec> made = spec_of(raw, self, membership_.size());
+  const std::uint32_t size = membership_.size();
+  Result<Spec> made = submission.coded_where_fit
+                          ? spec_of(fitted(submission, min_compress_bytes_), self, size)
+                          : spec_of(submission, self, size);
   if (!made.is_ok()) return refused(made.status().message());
   call.spec = std::move(made).value();
   const Spec& spec = call.spec;

@@ -3,14 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "base/carry.h"
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/members.h"
 #include "base/time.h"
-#include "base/carry.h"
 #include "net/transport.h"
 #include "worker/cargo.h"
 #include "worker/handles.h"
@@ -32,21 +33,21 @@ struct Lack {
 };
 
 struct Op {
-  OpState state = OpState::kFree;
-  bool once = false;
   std::int32_t priority = 0;
-  HandleId handle;
   TensorIndex tensor = kNoTensor;
   std::span<const std::byte> input;
   std::span<std::byte> output;
-  Carry carry;                   // of coded elements
-  Cargo* cargo = nullptr;        // instead of both
+  Cargo* cargo = nullptr;  // instead of both
+  HandleId handle;
   std::uint64_t submission = 0;  // counts them
   TimeNs submitted_ns = 0;
-  std::vector<Lack> lacks;    // what shards said last of it, the newest last
-  OpIndex line_next = kNoOp;  // in its tensor's line
-  OpIndex older = kNoOp;      // among all, by time of submission
+  std::unique_ptr<Carry> carry;  // of coded elements; null: nothing
+  std::vector<Lack> lacks;       // what shards said last of it, the newest last
+  OpIndex line_next = kNoOp;     // in its tensor's line
+  OpIndex older = kNoOp;         // among all, by time of submission
   OpIndex newer = kNoOp;
+  OpState state = OpState::kFree;
+  bool once = false;
 };
 
 class Operations {

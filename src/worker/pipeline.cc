@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -89,7 +90,7 @@ void Pipeline::submit(PipelineCall&& call) {
   op.handle = call.handle;
   op.input = call.input;
   op.output = call.output;
-  op.carry = call.carry;
+  if (!call.carry.empty()) op.carry = std::make_unique<Carry>(call.carry);
   op.cargo = call.cargo;
   patience_.on_submitted();
   tensor.once = call.once;
@@ -112,7 +113,7 @@ void Pipeline::start(TensorIndex index) {
   tensor.finished_parts = 0;
   std::fill(tensor.answered.begin(), tensor.answered.end(), 0);
   if (work_.lends_carry(op)) {
-    work_.config.relays.residuals->lend(tensor.key, op.carry, tensor.spec.total_bytes);
+    work_.config.relays.residuals->lend(tensor.key, *op.carry, tensor.spec.total_bytes);
   }
   push_.begin_round(tensor);
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {

@@ -337,7 +337,8 @@ std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
   if (work_.config.is_relay && work_.config.relays.residuals != nullptr) {
     work_.config.relays.residuals->code_with(tensor.key, tensor.spec.total_bytes, code_with);
   } else {
-    code_with(work_.operations[tensor.active].carry);
+    const Carry* const carry = work_.operations[tensor.active].carry.get();
+    code_with(carry != nullptr ? *carry : Carry());
   }
   if (work_.timeline) {
     work_.timeline->on_encoded(staged_part_.tensor, tensor, staged_part_.part,

@@ -193,7 +193,7 @@ struct Work {
   bool is_behind_relays() const { return config.groups && !config.is_relay; }
   // Relays code, with what this operation carries.
   bool lends_carry(const Op& op) const {
-    return !op.carry.empty() && config.relays.residuals != nullptr && is_behind_relays();
+    return op.carry != nullptr && config.relays.residuals != nullptr && is_behind_relays();
   }
 };
 

@@ -187,7 +187,7 @@ TEST(Wire, a_codec_is_sent_only_where_it_says_something) {
   Declare declare{{DType::kFloat32, Operation::kSum, 24}, "w"};
   declare.format = Format::kDithering;
   const std::size_t before = encode(declare).size();
-  declare.codec = {.k = 4, .seed = 0, .natural = true, .error_feedback = true, .momentum = 0.5};
+  declare.codec = Codec{.k = 4, .seed = 0, .natural = true, .error_feedback = true, .momentum = 0.5};
   std::vector<std::byte> bytes = encode(declare);
   EXPECT_EQ(hex(bytes).substr(2 * before),
             "0c010000000000001040"
@@ -199,9 +199,9 @@ TEST(Wire, a_codec_is_sent_only_where_it_says_something) {
     bytes[before + 22] = static_cast<std::byte>(options);
     EXPECT_TRUE(decode_declare(bytes).status().is(Code::kInvalidArgument)) << options;
   }
-  declare.codec = {.scaling = true};
+  declare.codec = Codec{.scaling = true};
   EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
-  declare.codec = {.l2 = true};
+  declare.codec = Codec{.l2 = true};
   EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
 }
 

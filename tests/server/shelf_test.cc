@@ -139,13 +139,13 @@ wire::Declare of_parts(Format format, const Codec& codec, Operation operation = 
 // What all get when one worker, of so many, gives these numbers and the others zeros.
 std::vector<float> decoded(const wire::Declare& declared, const Bytes& payload, Round round) {
   std::vector<float> numbers(4);
-  coding_kernels_for(declared.format, declared.codec, best_kernels())
+  coding_kernels_for(declared.format, *declared.codec, best_kernels())
       .load(std::as_writable_bytes(std::span(numbers)), payload,
             {.key = key_of("x"), .part = PartIndex(0), .round = round});
   return numbers;
 }
 Bytes coded(const wire::Declare& declared, const Bytes& elements, std::uint32_t round) {
-  const CodingKernels coding = coding_kernels_for(declared.format, declared.codec, best_kernels());
+  const CodingKernels coding = coding_kernels_for(declared.format, *declared.codec, best_kernels());
   Bytes payload(coding.payload_bytes(elements.size()));
   coding.encode(payload, elements, {},
                 {.key = key_of("x"), .part = PartIndex(0), .round = Round(round), .rank = 0});
