@@ -188,10 +188,12 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
       // One of the next job, perhaps, which has the same address: let it try again.
       return speaker_.close(peer, {Code::kCancelled, "the job has ended"}, out);
     }
-    if (!known
-             .same) {  // a former member: its Leave is answered, and a server need not wait for more
+    if (!known.same) {
+      // A former member: its Leave is answered, nothing else. But a server that waits for a place has to hear that
+      // there is none.
       seats_.connection(peer).refused = true;
-      if (join.role != Role::kServer) return;
+      const bool was_replaced = known.refusal.is_because_of(CauseKind::kReplaced);
+      if (join.role != Role::kServer || !was_replaced) return;
       return speaker_.send(peer, wire::Kind::kLeave, WorkerRank(), wire::encode(wire::Leave{true}),
                            out);
     }

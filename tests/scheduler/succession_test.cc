@@ -115,7 +115,12 @@ TEST(Succession, who_was_replaced_is_told_that_the_job_went_on_without_it_and_no
 // Found by the simulator, seed 8659813 with lost-server and cut: told nothing, it looked for a scheduler that was gone.
 TEST(Succession, who_was_replaced_and_comes_back_when_the_job_is_over_hears_that_it_is) {
   RecoveringJob job;
+  wire::Join first = server_join("gamma:98", 4999, 0);
+  first.life = 77;
   job.table.down(job.server);
+  const PeerId second = job.table.join(first);
+  job.table.heartbeat(second, 1);
+  job.table.down(second);
   const PeerId heir = job.table.join(server_join("gamma:99", 5000, 0));
   job.table.heartbeat(heir, 1);
   job.table.leave(job.worker0, 0, true);
@@ -123,9 +128,13 @@ TEST(Succession, who_was_replaced_and_comes_back_when_the_job_is_over_hears_that
   job.heed_leaves(heir);
   job.table.pass(100 * kMillisecond, {heir}, 1);
   ASSERT_EQ(job.table.keeper().phase(), Phase::kEnding);
-  const PeerId again = job.table.join(server_join("gamma:12", 4000), Epoch(1));
+  const PeerId again = job.table.join(first, Epoch(1));
   EXPECT_THAT(job.table.sent(again, Kind::kLeave), SizeIs(1));
   EXPECT_THAT(job.table.sent(again, Kind::kFail), SizeIs(0));
+  wire::Join stranger = first;  // of another job, which had its scheduler at this address
+  stranger.life = 78;
+  const PeerId other = job.table.join(stranger, Epoch(1), Incarnation{std::byte{9}});
+  EXPECT_THAT(job.table.sent(other, Kind::kLeave), SizeIs(0));
 }
 
 TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_meanwhile_too) {
