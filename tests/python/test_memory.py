@@ -2,7 +2,8 @@
 without recovery it keeps each part that it owns once. A worker nothing beyond its tensors.
 
 Bounds: a server's parts times 1.15, where it keeps them, a worker's tensors; both plus what may be under way,
-CREDIT_BYTES a connection. A server also maps both rings of each connection, for its workers are on its host.
+CREDIT_BYTES a connection, and as much that was answered, where that is kept until all are known to have it. A server
+also maps both rings of each connection, for its workers are on its host.
 """
 
 from __future__ import annotations
@@ -60,5 +61,6 @@ def test_servers_and_workers_keep_what_they_must_and_little_else(tensor_count, r
         assert max(grown) <= connections * CREDIT_BYTES, "workers"
         kept = [resident_bytes(server.pid, "VmHWM") - start for server, start in zip(servers, before)]
         under_way = len(servers) * connections * (CREDIT_BYTES + 2 * RING_BYTES)
-        least, most = (0, under_way) if recovers else (TOTAL_BYTES, SHARE * TOTAL_BYTES + under_way)
+        answered = len(servers) * connections * CREDIT_BYTES  # and nobody has said yet that it came
+        least, most = (0, under_way + answered) if recovers else (TOTAL_BYTES, SHARE * TOTAL_BYTES + under_way)
         assert least <= sum(kept) <= most, "servers"
