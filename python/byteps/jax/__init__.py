@@ -23,6 +23,7 @@ from byteps._core import api as _api
 from byteps._core.api import *
 from byteps._core.process_sets import process_set_by_id
 from byteps.jax.compression import Compression
+from byteps.jax.diloco import DiLoCoState, diloco
 from byteps.jax.gather import allgather, alltoall, broadcast, reducescatter
 from byteps.jax.ops import Handle, poll, push_pull, push_pull_async, push_pull_tree, synchronize
 from byteps.jax.optimizer import DistributedOptimizer, distributed
@@ -31,6 +32,7 @@ from byteps.jax.start import init, join, resume
 
 __all__ = [
     "Compression",
+    "DiLoCoState",
     "DistributedOptimizer",
     "Handle",
     "allgather",
@@ -40,6 +42,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_parameters",
     "broadcast_tree",
+    "diloco",
     "distributed",
     "init",
     "join",

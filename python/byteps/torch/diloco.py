@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import numbers
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Type
 
 import torch
@@ -28,6 +27,7 @@ from byteps._core.choices import gradient_compression
 from byteps._core.client import Job
 from byteps._core.compression import Coded, NoneCompressor, momentum_of, packed
 from byteps._core.exchange import Exchange
+from byteps._core.local_steps import ROUNDS_PER_CHECK, Outer, Rounds, cut
 from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps.torch import exchange, pending
@@ -39,7 +39,6 @@ from byteps.torch.residuals import Residuals
 __all__ = ["DiLoCo"]
 
 KEY = "byteps.DiLoCo"  # of what is saved with an optimizer
-ROUNDS_PER_CHECK = 10
 
 
 def DiLoCo(  # the name users know
@@ -76,20 +75,14 @@ def DiLoCo(  # the name users know
     all ranks call it at the same step."""
     diloco = with_base(_DiLoCo, optimizer)
     outer = _Outer(outer_lr, outer_momentum, nesterov, fragment_update_alpha)
-    rounds = _Rounds(sync_every, fragments, fragment_sync_delay)
+    rounds = Rounds(sync_every, fragments, fragment_sync_delay)
     chosen = gradient_compression(compression, Compression, process_set=process_set)
     diloco._begin(list(named_parameters), _Exchanges(chosen, process_set, titled(name)), rounds, outer)
     return diloco
 
 
-class _Outer:
-    """The outer optimizer."""
-
-    def __init__(self, lr: float, momentum: float, nesterov: bool, alpha: float) -> None:
-        _check_number("outer_lr", lr, 0, float("inf"))
-        _check_number("outer_momentum", momentum, 0, 1)
-        _check_number("fragment_update_alpha", alpha, 0, 1)
-        self.lr, self.momentum, self.nesterov, self.alpha = lr, momentum, nesterov, alpha
+class _Outer(Outer):
+    """In torch."""
 
     def step(self, theta: torch.Tensor, momentum: torch.Tensor, delta: torch.Tensor) -> None:
         """`delta` is changed, too."""
@@ -102,30 +95,6 @@ class _Outer:
         else:
             own = parameter.to("cpu", torch.float32)
             parameter.copy_(torch.lerp(theta, own, self.alpha))
-
-
-class _Rounds:
-    """When each fragment is exchanged."""
-
-    def __init__(self, sync_every: int, fragments: int, delay: int) -> None:
-        _check_count("sync_every", sync_every, 1)
-        _check_count("fragments", fragments, 1)
-        _check_count("fragment_sync_delay", delay, 0)
-        if sync_every % fragments != 0:
-            raise ValueError(
-                f"sync_every is {sync_every} and fragments is {fragments}: each fragment has a time of its own within "
-                "sync_every steps, so make it a multiple"
-            )
-        if delay >= sync_every:
-            raise ValueError(
-                f"fragment_sync_delay is {delay} and sync_every is {sync_every}: a fragment's exchange ends before its "
-                "next one begins, so make it less"
-            )
-        self.sync_every, self.fragments, self.delay = sync_every, fragments, delay
-
-    def begins(self, fragment: int, step: int) -> bool:
-        """`step`: from 1. The last fragment's turn is that of a single one."""
-        return step % self.sync_every == (fragment + 1) * (self.sync_every // self.fragments) % self.sync_every
 
 
 class _Piece:
@@ -215,7 +184,7 @@ class _DiLoCo(Wrapped):
         self,
         named: List[Tuple[str, torch.nn.Parameter]],
         exchanges: _Exchanges,
-        rounds: _Rounds,
+        rounds: Rounds,
         outer: _Outer,
     ) -> None:
         self._exchanges, self._rounds, self._outer = exchanges, rounds, outer
@@ -341,28 +310,4 @@ class _DiLoCo(Wrapped):
 
 
 def _parts(pieces: List[_Piece], count: int) -> List[List[_Piece]]:
-    """Cut in their order, so that the largest of `count` parts is about as small as it can be."""
-    if count > len(pieces):
-        raise ValueError(f"fragments is {count}, and there are {len(pieces)} parameters")
-    total = sum(piece.theta.numel() for piece in pieces)
-    parts: List[List[_Piece]] = [[] for _ in range(count)]
-    before = 0
-    for place, piece in enumerate(pieces):
-        middle = before + piece.theta.numel() / 2
-        wanted = min(count - 1, int(count * middle / total)) if total else 0
-        # None is empty, and there is one for each that is left.
-        filled = next((index for index in range(count) if not parts[index]), count)
-        least = count - (len(pieces) - place)
-        parts[max(min(wanted, filled), least)].append(piece)
-        before += piece.theta.numel()
-    return parts
-
-
-def _check_number(name: str, value: Any, least: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not least <= float(value) <= most:
-        raise ValueError(f"{name} is {value!r}: it must be a number from {least} to {most}")
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}: it must be a number of at least {least}")
+    return [[pieces[place] for place in part] for part in cut([piece.theta.numel() for piece in pieces], count)]
