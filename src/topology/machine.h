@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "topology/place.h"
+#include "base/place.h"
 
 namespace byteps::topology {
 

@@ -1,13 +1,14 @@
-// Nvml: which devices NVLink joins, by NVIDIA's management library. It is found at run time, and where it is not,
-// nobody has NVLink: then plans are made of what the kernel says.
+// Nvml: which devices a machine has, and which of them NVLink joins, by NVIDIA's management library. It is found at run
+// time, and where it is not, nobody has NVLink, and a job does not know its devices: bps doctor makes the plan of what
+// the kernel says. Unlike CUDA's driver it may be asked before a fork: it makes no context.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/place.h"
 #include "base/status.h"
-#include "topology/place.h"
 
 namespace byteps::topology {
 
@@ -23,7 +24,11 @@ struct Nvml {
 
   Code (*init)() = nullptr;
   Code (*shutdown)() = nullptr;
+  Code (*device_count)(unsigned* count) = nullptr;
+  Code (*device_by_index)(unsigned index, Device**) = nullptr;
   Code (*device_by_bus_id)(const char* bus_id, Device**) = nullptr;
+  Code (*pci_info)(Device*, PciInfo*) = nullptr;
+  Code (*uuid)(Device*, char* text, unsigned capacity) = nullptr;
   Code (*link_state)(Device*, unsigned link, unsigned* is_active) = nullptr;
   Code (*link_remote)(Device*, unsigned link, PciInfo*) = nullptr;
 };
@@ -33,6 +38,30 @@ inline constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 // The library's table; it stays loaded. kUnsupported: it is not there, or lacks a function. `path`: a file, or empty
 // for where the system has it.
 Result<Nvml> load_nvml(const std::string& path);
+
+// While there is one NVML stays initialised: what is asked then does not begin it anew, which may take a second where
+// nobody else has the devices open.
+class NvmlSession {
+ public:
+  explicit NvmlSession(const Nvml& nvml) : nvml_(nvml), is_begun_(nvml.init() == 0) {}
+  ~NvmlSession() {
+    if (is_begun_) (void)nvml_.shutdown();
+  }
+  NvmlSession(const NvmlSession&) = delete;
+  NvmlSession& operator=(const NvmlSession&) = delete;
+
+ private:
+  const Nvml& nvml_;
+  const bool is_begun_;
+};
+
+// A device that this process may use: in a container, those that it was given.
+struct ListedDevice {
+  PciAddress address;
+  std::string uuid;  // "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"; empty: NVML does not say
+};
+// All of them, in the order of NVML, which is that of their addresses.
+std::vector<ListedDevice> devices_of(const Nvml& nvml);
 
 // At the other end of a link of which NVML says only that it is there: an NVSwitch that a virtual machine does not see.
 inline constexpr PciAddress kUnseenSwitch{.domain = 0xffffffff, .bus = 0xff, .slot = 0};

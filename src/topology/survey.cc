@@ -89,6 +89,21 @@ Place place_of(const Found& gpu, const Found& card, std::vector<Peer> peers) {
           .peers = std::move(peers)};
 }
 
+Place place_at(const Sysfs& sysfs, const PciAddress& device, const std::string& interface,
+               const PeersOf& peers_of) {
+  Found gpu = sysfs.device(device.text());
+  if (gpu.path.empty()) gpu.path = {{.address = device, .rate_mbps = 0}};
+  if (!interface.empty()) return place_of(gpu, sysfs.card(interface), peers_of(device));
+  const std::vector<Found> cards = sysfs.cards();
+  if (cards.empty()) return place_of(gpu, {}, peers_of(device));
+  // Devices with several nearest cards take turns, in order of address: all of the machine's, whoever may use them.
+  std::size_t turn = 0;
+  for (const Found& other : sysfs.gpus()) {
+    if (other.path.back().address < device) ++turn;
+  }
+  return place_of(gpu, cards[nearest_card(gpu.path, gpu.node, cards, turn)], peers_of(device));
+}
+
 Survey survey_of(const Sysfs& sysfs, const PeersOf& peers_of) {
   Survey survey{.gpus = sysfs.gpus(), .cards = sysfs.cards(), .places = {}};
   for (std::size_t i = 0; i < survey.gpus.size(); ++i) {

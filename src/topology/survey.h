@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "topology/place.h"
+#include "base/place.h"
 #include "topology/sysfs.h"
 
 namespace byteps::topology {
@@ -20,6 +20,10 @@ struct Survey {
 };
 
 Place place_of(const Found& gpu, const Found& card, std::vector<Peer> peers);
+// Of a worker whose device has this address, and which reaches others by this interface; empty: by the card nearest to
+// its device. Of a device of which the kernel tells nothing, as in some containers, the address alone.
+Place place_at(const Sysfs& sysfs, const PciAddress& device, const std::string& interface,
+               const PeersOf& peers_of);
 Survey survey_of(const Sysfs& sysfs, const PeersOf& peers_of);
 
 // A line for each node, each switch that several of them are behind, each GPU and each card:

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "topology/place.h"
+#include "base/place.h"
 
 namespace byteps::topology {
 

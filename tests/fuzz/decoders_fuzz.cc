@@ -19,6 +19,7 @@
 
 #include "base/check.h"
 #include "base/phrases.h"
+#include "base/place.h"
 #include "net/frame/frame.h"
 #include "net/rdma/memory.h"
 #include "net/rdma/queue_pair.h"
@@ -29,7 +30,6 @@
 #include "net/wire_text.h"
 #include "tests/fuzz/script.h"
 #include "topology/machine.h"
-#include "topology/place.h"
 #include "topology/planner.h"
 
 namespace byteps::fuzz {

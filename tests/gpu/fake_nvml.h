@@ -18,6 +18,7 @@ enum NvmlResult : unsigned {
   kNvmlInvalidArgument = 2,
   kNvmlNotSupported = 3,
   kNvmlNotFound = 6,
+  kNvmlInsufficientSize = 7,
 };
 
 enum NvmlLevel : unsigned {
@@ -42,6 +43,7 @@ FAKE_NVML_API NvmlResult nvmlDeviceGetCount_v2(unsigned* count);
 FAKE_NVML_API NvmlResult nvmlDeviceGetHandleByIndex_v2(unsigned index, NvmlDevice** device);
 FAKE_NVML_API NvmlResult nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, NvmlDevice** device);
 FAKE_NVML_API NvmlResult nvmlDeviceGetPciInfo_v3(NvmlDevice* device, NvmlPciInfo* info);
+FAKE_NVML_API NvmlResult nvmlDeviceGetUUID(NvmlDevice* device, char* uuid, unsigned length);
 FAKE_NVML_API NvmlResult nvmlDeviceGetNvLinkState(NvmlDevice* device, unsigned link,
                                                   unsigned* is_active);
 FAKE_NVML_API NvmlResult nvmlDeviceGetNvLinkRemotePciInfo_v2(NvmlDevice* device, unsigned link,

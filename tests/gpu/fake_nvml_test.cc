@@ -49,6 +49,16 @@ TEST_F(FakeNvml, all_devices_of_the_machine_are_told_whatever_is_visible) {
   EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(4, &found), kNvmlInvalidArgument);
 }
 
+TEST_F(FakeNvml, devices_have_uuids_that_differ) {
+  char one[96];
+  char other[96];
+  EXPECT_EQ(nvmlDeviceGetUUID(devices_[0], one, sizeof one), kNvmlSuccess);
+  EXPECT_EQ(nvmlDeviceGetUUID(devices_[1], other, sizeof other), kNvmlSuccess);
+  EXPECT_EQ(std::string(one), "GPU-12345678-0000-4000-8000-000000000000");
+  EXPECT_NE(std::string(one), other);
+  EXPECT_EQ(nvmlDeviceGetUUID(devices_[0], one, 40), kNvmlInsufficientSize);
+}
+
 TEST_F(FakeNvml, links_lead_to_devices) {
   unsigned is_active = 0;
   for (unsigned link = 0; link < 4; ++link) {

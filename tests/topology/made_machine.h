@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "base/place.h"
 #include "base/prng.h"
 #include "topology/machine.h"
-#include "topology/place.h"
 
 namespace byteps::topology {
 

@@ -53,5 +53,37 @@ TEST(Nvml, peers_are_counted_by_address) {
   EXPECT_THAT(peers_of(nvml.value(), address("0000:77:00.0")), testing::IsEmpty());
 }
 
+TEST(Nvml, devices_have_addresses_and_uuids_in_their_order) {
+  ::setenv("FAKE_GPU_COUNT", "3", 1);  // NOLINT(concurrency-mt-unsafe): no other thread
+  const auto nvml = load_nvml(FAKE_NVML_LIBRARY);
+  ASSERT_TRUE(nvml.is_ok()) << nvml.status().text();
+  const std::vector<ListedDevice> devices = devices_of(nvml.value());
+  ASSERT_EQ(devices.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(devices[i].address.text(), "0000:0" + std::to_string(i + 1) + ":00.0");
+  }
+  EXPECT_EQ(devices[1].uuid, "GPU-2468acf0-0000-4000-8000-000000000000");
+}
+
+TEST(Nvml, a_session_keeps_it_initialised) {
+  auto nvml = load_nvml(FAKE_NVML_LIBRARY);
+  ASSERT_TRUE(nvml.is_ok()) << nvml.status().text();
+  unsigned count = 0;
+  EXPECT_NE(nvml.value().device_count(&count), 0U) << "nobody has begun it";
+  {
+    const NvmlSession session(nvml.value());
+    EXPECT_THAT(devices_of(nvml.value()), testing::Not(testing::IsEmpty()));
+    EXPECT_EQ(nvml.value().device_count(&count), 0U) << "a session within it has not ended it";
+  }
+  EXPECT_NE(nvml.value().device_count(&count), 0U);
+  nvml.value().init = [] { return Nvml::Code{999}; };
+  nvml.value().shutdown = []() -> Nvml::Code {
+    ADD_FAILURE() << "what has not begun is not ended";
+    return 0;
+  };
+  EXPECT_THAT(devices_of(nvml.value()), testing::IsEmpty());
+  EXPECT_THAT(peers_of(nvml.value(), address("0000:01:00.0")), testing::IsEmpty());
+}
+
 }  // namespace
 }  // namespace byteps::topology

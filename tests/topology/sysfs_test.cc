@@ -59,6 +59,38 @@ TEST(Sysfs, a_card_of_virtio_is_where_its_pci_function_is) {
   EXPECT_EQ(cards[0].node, -1);
 }
 
+TEST(PlaceAt, is_what_the_survey_has_for_that_device) {
+  for (const char* name : {"dgx1", "dgx-h100", "pcie-2x4", "aws-p4d", "flat-vm"}) {
+    const KeptMachine machine(name);
+    const PeersOf peers = [&](const PciAddress& device) { return machine.peers_of(device); };
+    for (const Place& place : machine.survey().places) {
+      EXPECT_EQ(place_at(machine.sysfs(), place.device.back().address, "", peers), place) << name;
+    }
+  }
+}
+
+TEST(PlaceAt, an_interface_that_is_said_wins_over_the_nearest_card) {
+  const KeptMachine machine("dgx1");
+  const PeersOf none = [](const PciAddress&) { return std::vector<Peer>(); };
+  const PciAddress device = PciAddress::parse("0000:86:00.0").value();
+  const Place place = place_at(machine.sysfs(), device, "ib0", none);
+  EXPECT_EQ(place.card, machine.sysfs().card("ib0").path);
+  EXPECT_EQ(place.card_node, 0);
+  EXPECT_EQ(place.device_node, 1);
+  EXPECT_THAT(place_at(machine.sysfs(), device, "bond0", none).card, IsEmpty());
+}
+
+TEST(PlaceAt, a_device_that_the_kernel_does_not_show_has_its_address) {
+  const KeptMachine machine("pcie-2x4");
+  const PeersOf peers = [](const PciAddress&) { return std::vector<Peer>{{kUnseenSwitch, 4}}; };
+  const PciAddress device = PciAddress::parse("0000:77:00.0").value();
+  const Place place = place_at(machine.sysfs(), device, "", peers);
+  EXPECT_THAT(addresses(place.device), ElementsAre("0000:77:00.0"));
+  EXPECT_EQ(place.device_node, -1);
+  EXPECT_EQ(place.peers.size(), 1U);
+  EXPECT_THAT(addresses(place.card), ElementsAre("0000:16:02.0", "0000:17:00.0"));
+}
+
 // By GPU: its card, how many ranks are behind its switch (1: none that is known), its island's size.
 struct Seen {
   std::string card;

@@ -1,6 +1,6 @@
-// Place: where a rank's device and its network card are in its machine, as the kernel and the driver say it. A rank
-// puts its place into what it tells the scheduler; machine.h makes a machine of the places of its ranks. So whoever has
-// the places makes the same plan.
+// Place: where a worker's device and its network card are in its machine, as the kernel and the driver say it. A worker
+// puts its place into its Join, and the roster has those of all; topology/machine.h makes a machine of the places of
+// its workers. So whoever has the roster makes the same plan.
 //
 // Encoded, in at most kPlaceBytesMax bytes; numbers are little-endian:
 //

@@ -1,4 +1,4 @@
-#include "topology/place.h"
+#include "base/place.h"
 
 #include <algorithm>
 #include <array>
