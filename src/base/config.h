@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/job_key.h"
 #include "base/log.h"
+#include "base/place.h"
 #include "base/time.h"
 
 namespace byteps {
@@ -65,11 +66,12 @@ struct TimeoutConfig {
   TimeNs notice_every_ns = 10 * kSecond;  // ... and again after this
 };
 
-// Which worker of its machine this is.
+// Which worker of its machine this is, and where its device is there.
 struct LocalPlace {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
-  bool is_said = false;  // by the launcher; else the roster tells (worker/neighbours.h)
+  bool is_said = false;      // by the launcher; else the roster tells (worker/neighbours.h)
+  topology::Place device{};  // app/own_place.h; it may have none, or none that is known
 };
 
 // Workers: who sums what those of one machine have. Rank 0's word is the job's.

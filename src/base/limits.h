@@ -37,6 +37,8 @@ inline constexpr std::size_t kHostNameBytesMax =
     255;  // of an address; the scheduler refuses longer ones
 inline constexpr std::size_t kHostTextBytesMax =
     128;  // "host:pid", for people; the scheduler shortens it
+// Of all places in a roster (member/places.h): one that would have more has none.
+inline constexpr std::size_t kPlacesBytesMax = std::size_t{256} << 10;
 
 // ---- connections. Held by the transport.
 
@@ -109,11 +111,11 @@ Status check_descriptors(std::size_t needed, std::uint64_t may_open, const std::
 
 // ---- sums: bytes
 
-// The largest message: a roster at all limits has to be one payload. A member has at most 96 bytes of numbers, an
+// The largest message: a roster at all limits has to be one payload. A member has at most 128 bytes of numbers, an
 // address 16, a slot 48.
 inline constexpr std::size_t kRosterBytesMax =
-    (std::size_t{kWorkersMax} + kServersMax) * (kHostTextBytesMax + 96) +
-    std::size_t{kShardsMax} * (kHostNameBytesMax + 16 + 48);
+    (std::size_t{kWorkersMax} + kServersMax) * (kHostTextBytesMax + 128) +
+    std::size_t{kShardsMax} * (kHostNameBytesMax + 16 + 48) + kPlacesBytesMax;
 static_assert(kRosterBytesMax <= kPayloadBytesMax);
 static_assert(kListMax >= kWorkersMax + kServersMax && kListMax >= kShardsMax);
 // What a worker and a shard say to each other, but for tensors, is decoded from memory of the receiver's own.

@@ -98,6 +98,7 @@ wire::Join make_join(const Config& config, Role role, std::string host,
   join.machine_index = config.job.machine_index;
   join.local_reduce = config.job.sums.locally;
   join.needs_servers = config.job.sums.needs_servers;
+  join.place = config.job.local.device;
   join.life = config.job.life;
   return join;
 }

@@ -32,6 +32,17 @@ Status check_slots(const wire::Roster& roster, std::size_t first) {
   return Status::ok();
 }
 
+// Each worker's place is one of those that stand there.
+Status check_places(const wire::Roster& roster) {
+  const auto is_impossible = [&](const wire::RosterMember& member) {
+    return member.place > (member.role == Role::kWorker ? roster.places.size() : 0);
+  };
+  if (std::any_of(roster.members.begin(), roster.members.end(), is_impossible)) {
+    return fault("a roster with a member in no place of it");
+  }
+  return Status::ok();
+}
+
 }  // namespace
 
 Status check_roster(const wire::Roster& roster) {
@@ -49,6 +60,7 @@ Status check_roster(const wire::Roster& roster) {
     ++(worker ? worker_count : server_count);
   }
   if (const Status fine = check_slots(roster, worker_count); !fine.is_ok()) return fine;
+  if (const Status fine = check_places(roster); !fine.is_ok()) return fine;
   for (const std::uint64_t bytes : {roster.partition_bytes, roster.frame_bytes}) {
     if (bytes == 0 || bytes % 64 != 0)
       return fault("a roster with an impossible size of parts or frames");

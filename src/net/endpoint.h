@@ -21,7 +21,7 @@ struct Endpoint {
 // Who a connection comes from; each side says it first. A Hello of another version or job is refused. Whether
 // role, rank, epoch and incarnation are those that were looked for is for the owner to say.
 struct Hello {
-  static constexpr std::uint16_t kProtocolVersion = 11;
+  static constexpr std::uint16_t kProtocolVersion = 12;
 
   std::uint16_t version = kProtocolVersion;
   Role role = Role::kWorker;

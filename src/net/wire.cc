@@ -127,12 +127,19 @@ class Writer {
   void ranks(std::uint8_t tag, std::vector<std::uint32_t>& value, std::uint32_t /*count_max*/) {
     if (!value.empty()) bytes(tag, Members(value).bitmap());
   }
+  void place(std::uint8_t tag, topology::Place& value) {
+    if (value != topology::Place()) bytes(tag, topology::encode(value));
+  }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
     bytes(tag, value);
   }
   template <typename Item>
   void list(std::uint8_t tag, std::vector<Item>& items);  // below: needs the tables
+  template <typename Item>
+  void some(std::uint8_t tag, std::vector<Item>& items) {
+    if (!items.empty()) list(tag, items);
+  }
 
   std::vector<std::byte> take() { return std::move(out_); }
 
@@ -280,6 +287,14 @@ class Reader {
     if (!some.is_all() && some.some().back() >= count_max) return fail("too large a rank", tag);
     value = some.some();
   }
+  void place(std::uint8_t tag, topology::Place& value) {
+    std::span<const std::byte> raw;
+    if (!bytes(tag, topology::kPlaceBytesMax, raw)) return;
+    std::optional<topology::Place> some = topology::decode(raw);
+    // One of nothing is not sent, so that equal messages are equal bytes.
+    if (!some || *some == topology::Place()) return fail("no place", tag);
+    value = std::move(*some);
+  }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
     std::span<const std::byte> raw;
@@ -289,6 +304,11 @@ class Reader {
   }
   template <typename Item>
   void list(std::uint8_t tag, std::vector<Item>& items);
+  template <typename Item>
+  void some(std::uint8_t tag, std::vector<Item>& items) {
+    list(tag, items);
+    if (fields_[tag].type != 0 && items.empty()) fail("no entries", tag);
+  }
 
   const Status& status() const { return status_; }
 
@@ -441,6 +461,7 @@ void fields(Visitor& v, Join& m) {
   v.ranks(21, m.heard.left_for_good, kWorkersMax);
   v.ranks(22, m.heard.left_for_a_while, kWorkersMax);
   v.flag(23, m.has_waited);
+  v.place(24, m.place);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {
@@ -456,6 +477,11 @@ void fields(Visitor& v, RosterMember& m) {
   v.count(10, m.life);
   v.count(11, m.vacant_since);
   v.count(12, m.serves_none_since);
+  v.count(13, m.place);
+}
+template <typename Visitor>
+void fields(Visitor& v, topology::Place& m) {
+  v.place(1, m);
 }
 template <typename Visitor>
 void fields(Visitor& v, Slot& m) {
@@ -477,6 +503,7 @@ void fields(Visitor& v, Roster& m) {
   v.field(9, m.recovers);
   v.incarnation(10, m.incarnation);
   v.flag(11, m.continues);
+  v.some(12, m.places);
 }
 template <typename Visitor>
 void fields(Visitor& v, Heartbeat& m) {

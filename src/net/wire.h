@@ -36,6 +36,7 @@
 #include "base/cause.h"
 #include "base/ids.h"
 #include "base/members.h"
+#include "base/place.h"
 #include "base/spec.h"
 #include "base/status.h"
 #include "net/transport.h"
@@ -200,6 +201,7 @@ struct Join {
       0;  // workers: where others of its machine reach its relay, at 127.0.0.1; 0: it has none
   bool local_reduce = false;  // workers: their settings; rank 0's become the job's
   bool needs_servers = false;
+  topology::Place place;  // workers: without a device: they have none, or none is known
   // A scheduler has counted it before, and had no place for it: it was not started for anybody who is missing now.
   bool has_waited = false;
   // For a scheduler that was begun anew: what this member was told by those before it. Zeros and empty: nothing.
@@ -237,6 +239,7 @@ struct RosterMember {
   // Of a worker that has left: the revision since which it serves nobody in another one's place; 0: it does, or had no
   // reason to yet.
   std::uint32_t serves_none_since = 0;
+  std::uint32_t place = 0;  // 1 + its index in Roster::places; 0: none (member/places.h)
   bool operator==(const RosterMember&) const = default;
 };
 
@@ -275,6 +278,8 @@ struct Roster {
   Incarnation incarnation{};  // of the job, where it recovers: that of its first scheduler
   bool continues =
       false;  // it goes on without a worker that is lost, and relays get successors too
+  // Of workers' devices, as in their Joins; each once, for machines are mostly alike. At most kPlacesBytesMax together.
+  std::vector<topology::Place> places;
   bool operator==(const Roster&) const = default;
 };
 

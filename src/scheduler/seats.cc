@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/phrases.h"
 #include "base/placement.h"
+#include "member/places.h"
 #include "member/summing.h"
 
 namespace byteps {
@@ -188,6 +189,10 @@ wire::Roster Seats::take(const Cast& roles, Epoch epoch, bool continues) {
       roster.members.push_back(member_of(seat));
     }
   }
+  std::vector<topology::Place> places;
+  for (const std::optional<Arrival>& worker : roles.workers)
+    places.push_back(at(*worker).join.place);
+  give_places(places, roster);
   const Seat& first = at(*roles.workers[0]);
   local_reduce_ = first.join.local_reduce;
   roster.continues = continues;

@@ -86,7 +86,7 @@ struct Cast {
 // As a roster has it.
 wire::RosterMember member_of(const Seat& seat);
 
-// The other way round, as far as that tells.
+// The other way round, as far as that tells: not of its place, which the roster keeps.
 wire::Join join_of(const wire::RosterMember& member);
 
 // Both name one address: at most one of them can be there.

@@ -36,6 +36,37 @@ SimDeviceOptions any_gpu(Prng& prng) {
   return gpu;
 }
 
+// Of one of four devices, two behind each switch, as machines that are alike have them: often another worker has the
+// same one, on this machine or another. Half of them are on a bus of which no bridge is seen.
+topology::Place any_place(Prng& prng) {
+  const auto number = static_cast<std::uint8_t>(prng.below(4));
+  const auto bus = static_cast<std::uint8_t>(16 * (1 + number / 2));
+  topology::Place place;
+  place.device_node = static_cast<std::int16_t>(number / 2);
+  if (prng.chance(0.5)) {
+    place.device = {{{.domain = 0, .bus = bus, .slot = 0}, 126'030},
+                    {{.domain = 0, .bus = bus, .slot = 8}, 126'030},
+                    {{.domain = 0, .bus = bus, .slot = 16}, 0}};
+  }
+  const auto slot = static_cast<std::uint8_t>(24 + number);
+  place.device.push_back({{.domain = 0, .bus = bus, .slot = slot}, 126'030});
+  if (prng.chance(0.3)) place.peers = {{{.domain = 9, .bus = 0, .slot = 0}, 6}};
+  if (prng.chance(0.5)) {
+    place.card = {{{.domain = 1, .bus = bus, .slot = 0}, 0}};
+    place.card_mbps = 100'000;
+  }
+  return place;
+}
+
+// What some say of their devices, whether they have one here or not: nothing follows from it yet.
+void choose_places(WorldPlan& plan, std::uint32_t worker_count, Prng& prng) {
+  if (prng.chance(0.5)) return;
+  for (std::uint32_t rank = 0; rank < worker_count; ++rank) {
+    const topology::Place place = any_place(prng);
+    plan.worker_places.push_back(prng.chance(0.2) ? topology::Place() : place);
+  }
+}
+
 // Lines are first in, first out, or take turns: always the latter where they may become slow, for a heartbeat has to
 // come in time there (choose_slowness).
 void choose_queues(WorldPlan& plan, Prng& prng) {
@@ -180,7 +211,8 @@ class Planner {
         hosts_prng_(stable_mix(prng.next())),
         gpus_prng_(stable_mix(prng.next())),
         losses_prng_(stable_mix(prng.next())),
-        formats_prng_(stable_mix(prng.next())) {}
+        formats_prng_(stable_mix(prng.next())),
+        places_prng_(stable_mix(prng.next())) {}
 
   WorldPlan plan() {
     worker_count_ = options_.worker_count.value_or(1 + below(5));
@@ -209,6 +241,7 @@ class Planner {
     choose_slowness();
     choose_queues(plan_, later_prng_);
     choose_gpus();
+    choose_places(plan_, worker_count_, places_prng_);
     for (GenerationPlan& generation : plan_.generations) {
       if (!generation.uneven && later_prng_.chance(0.2)) choose_early(generation, later_prng_);
     }
@@ -778,6 +811,7 @@ class Planner {
   Prng gpus_prng_;
   Prng losses_prng_;
   Prng formats_prng_;
+  Prng places_prng_;
   WorldPlan plan_;
   std::uint32_t worker_count_ = 0;
   std::uint32_t server_count_ = 0;
@@ -813,6 +847,7 @@ void WorldPlan::introduce(std::uint32_t rank, JobConfig& job) const {
   job.rank = rank;
   job.machine = rank < worker_machines.size() ? worker_machines[rank] : 0;
   job.card = job.machine;
+  if (rank < worker_places.size()) job.local.device = worker_places[rank];
   job.sums.locally = local_reduce;
   job.sums.needs_servers = needs_servers;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/place.h"
 #include "base/prng.h"
 #include "base/time.h"
 #include "sim/cluster.h"
@@ -150,6 +151,8 @@ struct WorldPlan {
   std::vector<HostIndex> worker_hosts;  // by rank
   // By rank, which machine and card a worker says that it uses (JobConfig); 0: says nothing.
   std::vector<std::uint64_t> worker_machines;
+  std::vector<topology::Place>
+      worker_places;          // by rank, what it says of itself; empty: nobody does
   bool local_reduce = false;  // their settings (JobConfig)
   bool needs_servers = false;
   std::vector<GenerationPlan> generations;

@@ -39,6 +39,16 @@ inline Codec codec_of(Script& script) {
   return codec;
 }
 
+// Of a device of this number; made of what a message has anyway, so that it takes nothing more from the script.
+inline topology::Place place_of(std::uint64_t number) {
+  topology::Place place;
+  const auto bus = static_cast<std::uint8_t>(number % 7);
+  place.device = {{{.domain = 0, .bus = bus, .slot = 0}, 126'030},
+                  {{.domain = 0, .bus = bus, .slot = 8}, 126'030}};
+  if (number % 3 == 1) place.peers = {{{.domain = 1, .bus = bus, .slot = 0}, 2}};
+  return place;
+}
+
 inline wire::Join join_of(Script& script) {
   wire::Join join;
   const std::uint32_t who = script.below(12);
@@ -84,6 +94,7 @@ inline wire::Join join_of(Script& script) {
         break;
       case 7:
         join.life = script.number();
+        join.place = place_of(join.life);
         break;
       case 8:
         join.role = static_cast<Role>(script.below(3));
@@ -122,6 +133,8 @@ inline wire::Roster strange_roster_of(Script& script) {
         break;
       case 7:
         roster.revision = script.number32();
+        roster.places = {place_of(roster.revision)};
+        if (!roster.members.empty()) roster.members[0].place = roster.revision % 3;
         break;
       case 0:
         roster.partition_bytes = script.number();

@@ -104,13 +104,19 @@ def text(message: str, code: int) -> bytes:
 def join(
     role: int, rank: int = NO_RANK, workers: int = 0, servers: int = 0, host: str = "stranger:1",
     endpoints: Tuple[Tuple[str, int], ...] = (),
-    partition_bytes: int = 4096000, frame_bytes: int = 32768, life: int = 1,
+    partition_bytes: int = 4096000, frame_bytes: int = 32768, life: int = 1, place: bytes = b"",
 ) -> bytes:  # fmt: skip
-    places = [octets(1, name.encode()) + number(2, port) for name, port in endpoints]
+    addresses = [octets(1, name.encode()) + number(2, port) for name, port in endpoints]
     return (
         number(1, role) + number(2, rank) + number(3, workers) + number(4, servers) + octets(5, host.encode())
-        + entries(6, places) + number(7, partition_bytes) + number(8, frame_bytes) + number(9, life)
+        + entries(6, addresses) + number(7, partition_bytes) + number(8, frame_bytes) + number(9, life)
+        + (octets(24, place) if place else b"")
     )  # fmt: skip
+
+
+def place(bus: int, mbps: int = 126030) -> bytes:
+    """Of a device at this bus, of which nothing else is known (src/base/place.h)."""
+    return struct.pack("<BBIBBIBhhIB", 1, 1, 0, bus, 0, mbps, 0, -1, -1, 0, 0)
 
 
 def leave(final: bool = True) -> bytes:
@@ -126,7 +132,7 @@ def job_id(key: bytes) -> bytes:
 
 
 def hello(
-    role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 11, incarnation: bytes = bytes(16)
+    role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 12, incarnation: bytes = bytes(16)
 ) -> bytes:
     """The fields of a Hello; the connection puts the nonce before them."""
     return (

@@ -161,17 +161,17 @@ TEST_F(TwoEnds, damage_on_the_way_is_never_called_a_wrong_key_alone) {
 
 TEST_F(TwoEnds, another_version_is_named_with_both_numbers) {
   Hello other = hello_of(Role::kWorker, 3, kKey);
-  other.version = 12;
+  other.version = 13;
   End connecting(Side::kConnecting, other, kKey);
   const Status refused = server()->hear(connecting.say());
   EXPECT_TRUE(refused.is(Code::kMismatch));
-  EXPECT_NE(refused.message().find("protocol version 12 cannot talk to version 11"),
+  EXPECT_NE(refused.message().find("protocol version 13 cannot talk to version 12"),
             std::string::npos);
   EXPECT_TRUE(refused.is_because_of(CauseKind::kVersionsDiffer));
   other.version = 9;  // the last one that knows of no format
   End older(Side::kConnecting, other, kKey);
   const Status too_old = server()->hear(older.say());
-  EXPECT_NE(too_old.message().find("protocol version 9 cannot talk to version 11"),
+  EXPECT_NE(too_old.message().find("protocol version 9 cannot talk to version 12"),
             std::string::npos);
 }
 
@@ -204,7 +204,7 @@ Bytes hello_record_of_version_2(Role role) {
 }
 
 TEST_F(TwoEnds, bytes_of_version_2_are_refused_with_both_versions_on_both_sides) {
-  const std::string words = "protocol version 2 cannot talk to version 11";
+  const std::string words = "protocol version 2 cannot talk to version 12";
   // Who connects is of version 2: it reads the reason in a refusal, whose bytes are as they were then.
   const auto accepting = server(1, JobKey());
   const Status refused = accepting->hear(hello_record_of_version_2(Role::kWorker));

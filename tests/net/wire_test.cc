@@ -81,6 +81,14 @@ Roster sample_roster() {
   return roster;
 }
 
+topology::Place sample_place() {
+  topology::Place place;
+  place.device = {{{.domain = 0, .bus = 6, .slot = 8}, 258}};
+  place.device_node = 1;
+  place.card_mbps = 3;
+  return place;
+}
+
 TEST(Wire, header_has_exactly_these_bytes) {
   EXPECT_EQ(hex(encode(sample_header())),
             "0201000004030201181716151413121124232221343332314847464544434241"
@@ -187,7 +195,8 @@ TEST(Wire, a_codec_is_sent_only_where_it_says_something) {
   Declare declare{{DType::kFloat32, Operation::kSum, 24}, "w"};
   declare.format = Format::kDithering;
   const std::size_t before = encode(declare).size();
-  declare.codec = Codec{.k = 4, .seed = 0, .natural = true, .error_feedback = true, .momentum = 0.5};
+  declare.codec =
+      Codec{.k = 4, .seed = 0, .natural = true, .error_feedback = true, .momentum = 0.5};
   std::vector<std::byte> bytes = encode(declare);
   EXPECT_EQ(hex(bytes).substr(2 * before),
             "0c010000000000001040"
@@ -324,6 +333,66 @@ TEST(Wire, who_leaves_and_where_a_job_recovers_have_exactly_these_bytes) {
   roster.incarnation[15] = std::byte{3};
   roster.members[0].life = 77;
   EXPECT_EQ(decode_roster(encode(roster)).value(), roster);
+}
+
+TEST(Wire, a_place_has_exactly_these_bytes_in_a_join_and_stands_once_in_a_roster) {
+  Join join;
+  const std::size_t plain_bytes = encode(join).size();
+  join.place = sample_place();
+  const std::vector<std::byte> bytes = encode(join);
+  EXPECT_EQ(decode_join(bytes).value(), join);
+  const std::string place =
+      "0101000000000608"  // form 1, one hop: domain 0, bus 6, device 1
+      "02010000"          // 258 Mbit/s
+      "00"                // no card
+      "0100ffff"          // node 1, the card's is not known
+      "0300000000";       // 3 Mbit/s, no peers
+  EXPECT_EQ(hex(std::span(bytes).subspan(plain_bytes)), "180216000000" + place);
+
+  Roster roster = sample_roster();
+  const std::string without = hex(encode(roster));
+  roster.places = {sample_place()};
+  EXPECT_EQ(hex(encode(roster)), without +
+                                     "0c0220000000"  // 12: bytes, 32
+                                     "1c000000"
+                                     "010216000000" +
+                                     place);
+  roster.members[0].place = 1;
+  EXPECT_EQ(decode_roster(encode(roster)).value(), roster);
+  std::vector<std::byte> none = encode(sample_roster());
+  for (const int byte : {0x0c, 2, 0, 0, 0, 0}) none.push_back(static_cast<std::byte>(byte));
+  EXPECT_FALSE(decode_roster(none).is_ok()) << "an empty list is not sent";
+}
+
+TEST(Wire, a_place_that_is_none_is_malformed) {
+  Join join;
+  const std::size_t begin = encode(join).size() + 6;
+  join.place = sample_place();
+  const std::vector<std::byte> good = encode(join);
+  ASSERT_TRUE(decode_join(good).is_ok());
+  const auto with = [&](std::size_t at, int value) {
+    std::vector<std::byte> bytes = good;
+    bytes[begin + at] = static_cast<std::byte>(value);
+    return decode_join(bytes);
+  };
+  EXPECT_FALSE(with(0, 2).is_ok()) << "another form";
+  EXPECT_FALSE(with(1, 2).is_ok()) << "more hops than there are";
+  EXPECT_FALSE(with(1, 0).is_ok()) << "bytes behind it";
+  EXPECT_FALSE(with(21, 1).is_ok()) << "a peer that is not there";
+  // What has no place says none.
+  const auto of = [](std::vector<std::byte> place) {
+    std::vector<std::byte> bytes = {std::byte{24}, std::byte{2}};
+    const auto size = static_cast<std::uint32_t>(place.size());
+    for (int shift = 0; shift < 32; shift += 8) {
+      bytes.push_back(static_cast<std::byte>(size >> shift & 0xff));
+    }
+    bytes.insert(bytes.end(), place.begin(), place.end());
+    return decode_join(bytes);
+  };
+  EXPECT_TRUE(of(topology::encode(sample_place())).is_ok());
+  EXPECT_FALSE(of(topology::encode(topology::Place())).is_ok());
+  EXPECT_FALSE(of({}).is_ok());
+  EXPECT_FALSE(of(std::vector<std::byte>(topology::kPlaceBytesMax + 1)).is_ok());
 }
 
 TEST(Wire, an_address_with_bytes_that_no_address_has_is_malformed) {
@@ -473,8 +542,11 @@ TEST(Wire, every_cut_of_a_message_is_malformed_or_shorter_but_never_read_outside
 
 TEST(Wire, random_changes_of_bytes_never_do_more_than_change_or_refuse_the_message) {
   Prng prng(1);
+  Join placed = sample_join();
+  placed.place = sample_place();
   const std::vector<std::vector<std::byte>> seeds = {encode(sample_join()), encode(sample_roster()),
-                                                     encode(sample_text()), encode(Hello{})};
+                                                     encode(sample_text()), encode(Hello{}),
+                                                     encode(placed)};
   std::size_t refused = 0;
   for (int i = 0; i < 20'000; ++i) {
     std::vector<std::byte> bytes = seeds[prng.below(seeds.size())];

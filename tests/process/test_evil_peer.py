@@ -4,6 +4,7 @@ Strangers cannot disturb a job: nobody crashes, sums stay right, memory and log 
 may end the job, but only with an error that names what happened; there is no hang and no crash.
 """
 
+import functools
 import re
 import resource
 import signal
@@ -465,7 +466,8 @@ def test_a_flood_of_heartbeats_and_old_messages_does_not_stop_the_job(trio):
 
 
 def nonsense_before_join():
-    join = wire.join(wire.WORKER, 0, 3, 1, "thief:1", life=1 << 62)
+    claim = functools.partial(wire.join, wire.WORKER, 0, 3, 1, "thief:1", life=1 << 62)
+    join = claim()
     return {
         "a second worker 0": [(wire.header(wire.JOIN), join)],
         "a worker that is not expected": [(wire.header(wire.JOIN), wire.join(wire.WORKER, 9, 3, 1, "thief:1"))],
@@ -478,6 +480,9 @@ def nonsense_before_join():
         "a thousand Leaves in another's name": [(wire.header(wire.LEAVE, epoch=1, worker=1), wire.leave())] * 1000,
         "a Roster": [(wire.header(wire.ROSTER, epoch=9), b"")],
         "an old epoch": [(wire.header(wire.JOIN, epoch=77), join)],
+        "a place that is none": [(wire.header(wire.JOIN), claim(place=wire.place(5) + b"\0"))],
+        "a place of too many bytes": [(wire.header(wire.JOIN), claim(place=bytes(513)))],
+        "a link beyond all rates": [(wire.header(wire.JOIN), claim(place=wire.place(5, 1 << 31)))],
         "a Join that is none": [(wire.header(wire.JOIN), b"\x06\x02\xff\xff\xff\x7f")],
         "nothing": [],
     }

@@ -282,21 +282,21 @@ def missing_job_key(job):
 
 @case
 def a_worker_finds_a_scheduler_of_another_version(job):
-    with job, scheduler_of_version(12, KEY) as listener:
+    with job, scheduler_of_version(13, KEY) as listener:
         job.environ.update(DMLC_PS_ROOT_PORT=str(listener.port), BYTEPS_JOB_KEY=KEY.decode())
         worker = job.start_worker(0, HERE)
         job.join(timeout_s=BOUND_S + FAILURE_S)
-        check_refused(job, [worker], 1, "version 12", "version 11", "the same version of byteps")
+        check_refused(job, [worker], 1, "version 13", "version 12", "the same version of byteps")
         job.check_nothing_is_left()
 
 
 @case
 def a_server_finds_a_scheduler_of_another_version(job):
-    with job, scheduler_of_version(12, KEY) as listener:
+    with job, scheduler_of_version(13, KEY) as listener:
         job.environ.update(DMLC_PS_ROOT_PORT=str(listener.port), BYTEPS_JOB_KEY=KEY.decode())
         server = job.start_server()
         job.join(timeout_s=BOUND_S + FAILURE_S)
-        assert server.code == 1 and "version 11" in server.err, job.story("the server does not name it")
+        assert server.code == 1 and "version 12" in server.err, job.story("the server does not name it")
         job.check_nothing_is_left()
 
 
@@ -318,15 +318,15 @@ def members_of_an_older_version(job):
         assert wait_until(lambda: "is here" in job.scheduler.err), job.story("no server")
         for at, role in ((job.port, wire.WORKER), (job.port, wire.SERVER), (port, wire.WORKER)):
             text = refusal_at(at, wire.hello_of_version_2(role, rank=0, epoch=1, key=KEY))
-            assert "protocol version 2 cannot talk to version 11" in text, text
+            assert "protocol version 2 cannot talk to version 12" in text, text
             text = refusal_at(at, wire.hello(role, rank=0, epoch=1, key=KEY, version=9))
-            assert "protocol version 9 cannot talk to version 11" in text, text
+            assert "protocol version 9 cannot talk to version 12" in text, text
         for rank in (0, 1):
             job.start_worker(rank, HERE)
         job.join()
         assert {p.code for p in job.processes} == {0}, job.story("strangers hurt the job")
         for process in (job.scheduler, job.servers[0]):
-            assert "protocol version 2 cannot talk to version 11" in process.err, job.story(f"{process.name} is silent")
+            assert "protocol version 2 cannot talk to version 12" in process.err, job.story(f"{process.name} is silent")
         job.check_nothing_is_left()
 
 
@@ -419,8 +419,8 @@ CAUSES = {
     "scheduler_unreachable_is_said_before_the_end": ("worker", 0, "interrupted"),
     "another_job_key": ("server", None, "key"),
     "missing_job_key": ("worker", 0, "key"),
-    "a_worker_finds_a_scheduler_of_another_version": ("worker", 0, "version 11"),
-    "a_server_finds_a_scheduler_of_another_version": ("server", None, "version 11"),
+    "a_worker_finds_a_scheduler_of_another_version": ("worker", 0, "version 12"),
+    "a_server_finds_a_scheduler_of_another_version": ("server", None, "version 12"),
 }
 
 

@@ -121,6 +121,26 @@ TEST(Recall, it_goes_on_with_the_roster_of_a_member_under_a_higher_term_when_all
               Contains(AllOf(HasSubstr("3 of 3 members are back"), HasSubstr("term 2"))));
 }
 
+TEST(Recall, the_places_of_its_workers_are_those_of_the_roster) {
+  const auto place_at = [](std::uint8_t bus) {
+    topology::Place place;
+    place.device = {{{.domain = 0, .bus = bus, .slot = 0}, 126'030}};
+    return place;
+  };
+  BegunAnew job;
+  wire::Roster roster = roster_of();
+  roster.places = {place_at(5), place_at(6)};
+  roster.members[0].place = 2;
+  roster.members[1].place = 1;
+  const PeerId worker0 = job.join(BegunAnew::worker(0));
+  job.answer(worker0, roster);
+  job.join(BegunAnew::worker(1));
+  const PeerId server = job.join(BegunAnew::server());
+  ASSERT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  EXPECT_EQ(job.table.roster_to(server).places, roster.places);
+  EXPECT_EQ(job.table.roster_to(worker0).members, roster.members);
+}
+
 TEST(Recall, the_newest_roster_counts_and_is_asked_of_who_has_it) {
   BegunAnew job;
   const PeerId worker0 = job.join(BegunAnew::worker(0));

@@ -90,6 +90,36 @@ TEST(Roster, carries_the_partition_and_frame_size_of_rank_0) {
   EXPECT_EQ(table.roster_to(server).frame_bytes, 640U);
 }
 
+// Of a device at this bus.
+topology::Place place_at(std::uint8_t bus) {
+  topology::Place place;
+  place.device = {{{.domain = 0, .bus = bus, .slot = 0}, 126'030}};
+  return place;
+}
+
+TEST(Roster, hands_the_places_of_workers_to_all) {
+  Table table(small_job(3, 1));
+  std::vector<PeerId> peers;
+  for (const std::uint32_t rank : {2U, 0U, 1U}) {  // in whatever order they come
+    wire::Join join = worker_join(rank, "alpha:" + std::to_string(rank), 3, 1);
+    if (rank != 1) join.place = place_at(7);
+    peers.push_back(table.join(join));
+  }
+  wire::Join strange = server_join("gamma:12", 4000);
+  strange.place = place_at(8);  // of servers none is handed out
+  peers.push_back(table.join(strange));
+  table.heartbeat(peers.back(), 1);
+  for (const PeerId peer : peers) {
+    const wire::Roster roster = table.roster_to(peer);
+    EXPECT_THAT(roster.places, ElementsAre(place_at(7)));
+    ASSERT_EQ(roster.members.size(), 4U);
+    EXPECT_EQ(roster.members[0].place, 1U);
+    EXPECT_EQ(roster.members[1].place, 0U);
+    EXPECT_EQ(roster.members[2].place, 1U);
+    EXPECT_EQ(roster.members[3].place, 0U);
+  }
+}
+
 TEST(Roster, finds_the_frame_size_by_the_number_of_shards_when_rank_0_does_not_say_it) {
   for (const std::uint32_t shard_count : {1, 9}) {
     Table table;
