@@ -270,8 +270,9 @@ BYTEPS_API const char* byteps_version(void);
  * settings: NULL, or "NAME=value" lines separated by newlines that override the environment. */
 BYTEPS_API int byteps_join(const char* settings, byteps_job** job, byteps_error* error);
 
-/* The same in two halves: start returns at once, finish waits up to timeout_ns (BYTEPS_AGAIN: not yet; call again)
- * so that a caller can look for signals in between. After any other error the job is gone and *job is NULL. */
+/* The same in two halves: start returns soon (it asks the machine where its GPU is, which may take 2 s), finish waits
+ * up to timeout_ns (BYTEPS_AGAIN: not yet; call again) so that a caller can look for signals in between. After any
+ * other error the job is gone and *job is NULL. */
 BYTEPS_API int byteps_join_start(const char* settings, byteps_job** job, byteps_error* error);
 BYTEPS_API int byteps_join_finish(byteps_job** job, int64_t timeout_ns, byteps_error* error);
 

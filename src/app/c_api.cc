@@ -17,6 +17,7 @@
 #include "app/env.h"
 #include "app/flight_file.h"
 #include "app/fork_mark.h"
+#include "app/own_place.h"
 #include "app/process.h"
 #include "app/relay_unit.h"
 #include "app/timeline_file.h"
@@ -226,8 +227,13 @@ Status start(const char* settings, byteps_job** job) {
   }
   // Not knowing the own address is no error: it only tells of the card. (A job of one has none.)
   const auto address = byteps::advertised_host(parsed.value());
-  *job = new byteps_job(byteps::with_machine(config, address.is_ok() ? address.value() : ""),
-                        std::move(transport), std::move(writer), std::move(flight));
+  byteps::Config here = byteps::with_machine(config, address.is_ok() ? address.value() : "");
+  if (transport) {
+    here.job.local.device =
+        byteps::own_place(byteps::place_question(parsed.value(), environment.value()));
+  }
+  *job =
+      new byteps_job(std::move(here), std::move(transport), std::move(writer), std::move(flight));
   return Status::ok();
 }
 

@@ -265,14 +265,15 @@ std::vector<Variable> plan_variables() {
   return {
       {"BYTEPS_PCIE_SWITCH_SIZE", "worker", "by the machine", "GPUs, 1 to 4096",
        "GPUs that sum among themselves before the host does, in order of local rank "
-       "(docs/topology.md). As yet it changes the plan that bps doctor shows, and nothing else.",
+       "(docs/topology.md). As yet it changes the plan that workers and bps doctor tell, and nothing "
+       "else.",
        1, kWorkersMax,
        [](Draft& d, std::uint64_t v) {
          d.config.device.group_size = static_cast<std::uint32_t>(v);
        }},
       {"BYTEPS_REDUCE_ROOTS", "worker", "by the machine", "local ranks, for example 2,3",
-       "Only these copy what a group has summed to the host. As yet it changes the plan that bps "
-       "doctor shows, and nothing else.",
+       "Only these copy what a group has summed to the host. As yet it changes the plan that "
+       "workers and bps doctor tell, and nothing else.",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.chosen.reduce_roots = v; }},
   };
 }
@@ -1000,7 +1001,7 @@ Environment process_environment() {
     const std::string_view name = text.substr(0, equals);
     const bool is_read = name.starts_with("DMLC_") || name.starts_with("BYTEPS_") ||
                          name.starts_with("PS_") || name.starts_with("HOROVOD_") ||
-                         tells_of_launch(name);
+                         name == kVisibleDevices || tells_of_launch(name);
     if (is_read) environment.emplace(name, text.substr(equals + 1));
   }
   return environment;

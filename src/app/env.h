@@ -23,8 +23,11 @@ namespace byteps {
 // Names and values; a snapshot, so that reading it has no effect on anyone.
 using Environment = std::map<std::string, std::string>;
 
-// The variables of this process that begin with DMLC_, BYTEPS_, PS_ or HOROVOD_, and those by which launchers say what
-// they have started (launch.h).
+// CUDA's: which devices a process sees, and in which order it counts them.
+inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
+
+// The variables of this process that begin with DMLC_, BYTEPS_, PS_ or HOROVOD_, those by which launchers say what they
+// have started (launch.h), and kVisibleDevices.
 Environment process_environment();
 
 // `settings` is "NAME=value" lines; they override. kInvalidArgument names a line without '='.

@@ -17,9 +17,9 @@ namespace byteps {
 namespace {
 
 // Of a worker's Runners and Executors. Whole names: a program called byteps-train has given its own to all its threads.
-constexpr std::array<std::string_view, 7> kOwnNames = {
+constexpr std::array<std::string_view, 8> kOwnNames = {
     "byteps-worker\n", "byteps-device\n", "byteps-relay\n", "byteps-timeline\n",
-    "byteps-log\n",    "byteps-flight\n", "byteps-names\n"};
+    "byteps-log\n",    "byteps-flight\n", "byteps-names\n", "byteps-place\n"};
 
 // One that has ended meanwhile is no other thread.
 bool is_own_or_gone(const char* id) {

@@ -9,6 +9,7 @@
 #include "member/summing.h"
 #include "net/wire.h"
 #include "net/wire_text.h"
+#include "worker/machine_plan.h"
 
 namespace byteps {
 
@@ -47,6 +48,12 @@ constexpr const char* kWaitsToLeave =
 // Not only through relays.
 bool reaches_servers(const wire::Roster& roster) {
   return roster.summing == wire::Summing::kServers;
+}
+
+void tell_machine(const Log& log, const wire::Roster& roster, const DeviceConfig& wishes) {
+  if (!log.enabled(LogLevel::kInfo)) return;
+  const std::string line = machine_line_of(roster, WorkerRank(roster.your_rank), wishes);
+  if (!line.empty()) LOG(log, kInfo) << line;
 }
 
 void record_wanted(const Log& log, const Pipeline& pipeline, const wire::Header& header) {
@@ -284,6 +291,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
     if (member.role == Role::kServer) ++facts_.server_count;
   }
   vacancies_.note(roster, now);
+  tell_machine(log_, roster, config_.device);
   state_ = State::kConnecting;
   std::vector<ShardPlace> places = shards_of(roster);
   if (!reaches_servers(roster)) {

@@ -66,6 +66,42 @@ def test_two_ranks_on_one_gpu_work(tmp_path):
         assert [worker.code for worker in job.workers] == [0, 0], job.story("not well")
 
 
+def lines_of_plans(job):
+    return [line for worker in job.workers for line in worker.err.splitlines() if "not in use yet: " in line]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_machine_says_at_the_start_what_its_gpus_would_allow(tmp_path, mode):
+    # NVML is found as the system's is. The kernel knows none of these devices, so no switches.
+    environ = {"LD_LIBRARY_PATH": str(FAKE.parent), "FAKE_GPU_COUNT": "3", "FAKE_GPU_LINKS": "0-1:4,1-2:4,0-2:4",
+               "BYTEPS_NIC_MBPS": "10000"}  # fmt: skip
+    own = {rank: {"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(3)}
+    with job_of(tmp_path, workers=3, mode=mode, environ=environ) as job:
+        start(job, ("3", "300000", "2"), own)
+        job.join()
+        assert [worker.code for worker in job.workers] == [0, 0, 0], job.story("not well")
+        (line,) = lines_of_plans(job)
+        assert "worker 0]" in line and "3 GPUs, NVLink" in line and "10 Gbit/s expected" in line, line
+        assert "copied to the host and summed there" in line, line
+
+
+def test_a_wish_that_cannot_be_followed_is_named_and_gpus_that_cannot_be_told_are_not_guessed(tmp_path):
+    environ = {"LD_LIBRARY_PATH": str(FAKE.parent), "BYTEPS_PCIE_SWITCH_SIZE": "4", "BYTEPS_REDUCE_ROOTS": "5"}
+    own = {rank: {"BYTEPS_LOCAL_RANK": str(rank), "BYTEPS_LOCAL_SIZE": "2", "DMLC_NUM_WORKER": "1",
+                  "DMLC_WORKER_ID": "0"} for rank in range(2)}  # fmt: skip
+    with job_of(tmp_path / "said", environ=environ) as job:
+        start(job, environs=own)
+        job.join()
+        assert [worker.code for worker in job.workers] == [0, 0], job.story("not well")
+        (line,) = lines_of_plans(job)
+        assert "2 GPUs" in line and "BYTEPS_REDUCE_ROOTS has no effect" in line, line
+    with job_of(tmp_path / "unsaid", environ=environ) as job:
+        start(job)
+        job.join()
+        assert [worker.code for worker in job.workers] == [0, 0], job.story("not well")
+        assert lines_of_plans(job) == []
+
+
 def test_where_there_is_no_driver_the_first_tensor_says_what_was_looked_for(tmp_path):
     with job_of(tmp_path, environ={"BYTEPS_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}) as job:
         start(job)

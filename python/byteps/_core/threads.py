@@ -35,7 +35,7 @@ _PRIVATE = 128  # FUTEX_PRIVATE_FLAG
 # its threads.
 _CORE = (
     *("byteps-worker", "byteps-relay", "byteps-device"),
-    *("byteps-timeline", "byteps-log", "byteps-flight", "byteps-names"),
+    *("byteps-timeline", "byteps-log", "byteps-flight", "byteps-names", "byteps-place"),
 )
 _BENEATH = ("threading", "queue", "multiprocessing.connection", "multiprocessing.synchronize", "selectors", "weakref")
 
