@@ -1,4 +1,4 @@
-"""bench/wan_box.cc: hosts of bench/netlab.py at the ends of a long line. Needs root."""
+"""bench/wan_box.cc: hosts of bench/netlab.py at the ends of a long line, and a job there. Needs root."""
 
 import hashlib
 import json
@@ -8,8 +8,10 @@ import signal
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from job import Job
 from place import BUILD, ROOT, wait_for
 
 sys.path.insert(0, str(ROOT / "bench"))
@@ -17,6 +19,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 import netlab
 
 BOX = BUILD / "bin" / "wan_box"
+BULK = str(ROOT / "examples" / "tuning" / "bulk.py")
 WHY_NOT = netlab.missing() or ("" if BOX.exists() else f"{BOX} is not built")
 needs_namespaces = pytest.mark.skipif(WHY_NOT != "", reason=WHY_NOT)
 
@@ -195,3 +198,27 @@ def test_a_lab_without_its_box_says_what_to_do():
             pass
     left = subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
     assert f"{netlab.PREFIX}{os.getpid()}-" not in left
+
+
+@needs_namespaces
+def test_a_job_on_a_long_line_has_bbr_and_much_under_way(tmp_path):
+    available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii")
+    if "bbr" not in available.split():
+        pytest.skip("this kernel has no bbr")
+    with long_line(2, "200mbit", delay_ms=10) as lab:
+        environ = {"DMLC_PS_ROOT_URI": lab.address(0)}
+        with Job(tmp_path, workers=1, servers=1, environ=environ) as job:
+            enter = [["ip", "netns", "exec", lab.namespace(host)] for host in (0, 1)]
+            job.start_scheduler(prefix=enter[0])
+            job.start_server(prefix=enter[0])
+            job.start_program(0, [sys.executable, BULK, "40"], prefix=enter[1])
+            sockets = [*enter[1], "ss", "-Htni", "state", "established"]
+
+            def controls():
+                shown = subprocess.run(sockets, capture_output=True, text=True, check=True).stdout
+                return [control for control in ("bbr", "reno") if f" {control} " in shown]
+
+            wait_for("connections", lambda: controls() == ["bbr"])
+            job.join(timeout_s=60)
+            for process in job.processes:
+                assert process.code == 0, job.story(f"{process.name} ended with {process.code}")
