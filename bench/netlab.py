@@ -9,6 +9,10 @@ it receives on the bridge's, so each direction carries at most `rate`, as a cabl
         processes = [lab.start(host, ["iperf3", "-s", "-1"]) for host in range(4)]
 
     bench/netlab.py --hosts 4 --rate 1gbit -- sh -c 'echo host $NETLAB_HOST is $NETLAB_IP'
+    bench/netlab.py --hosts 2 --rate 50mbit --delay-ms 50 --loss 0.001 -- ss -tin
+
+Where a delay or losses are asked for, a program takes the bridge's place (wan_box.cc), which holds each frame, and
+loses some. It stands between the shapers: what is lost has used the sender's card and not the receiver's.
 
 Needs root, iproute2 and the kernel's veth, bridge and tbf. Names carry the pid of who made them; what is left of a dead
 one is removed when the next lab is built. Processes end with their lab, also when it is killed.
@@ -18,7 +22,9 @@ import argparse
 import ctypes
 import json
 import os
+import pathlib
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -30,6 +36,9 @@ PREFIX = "bpslab"
 SUBNET = "10.77.0"
 MTU = 1500
 GSO_BYTES = 65536  # the largest burst that a host hands to its card at once
+LINE_BURST_BYTES = 16 << 10  # the same where frames are lost one by one
+BOX = pathlib.Path(__file__).resolve().parent.parent / "build" / "release" / "bin" / "wan_box"
+BOX_PATIENCE_S = 20
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 PR_SET_PDEATHSIG = 1
 NETNS = "/run/netns"
@@ -151,6 +160,34 @@ class Process:
         self._errors.close()
 
 
+class Line:
+    """The box between the ports of a lab that has a delay or losses; see wan_box.cc."""
+
+    def __init__(self, box, prefix, options, ports):
+        if not os.path.exists(box):
+            raise LabError(f"a delay or losses need {box}, which is not there: build it (make setup)")
+        self._process = Process("the line", [*prefix, box, *options, *ports], dict(os.environ))
+        self.pid = self._process.pid
+        if self._read() != "ready":
+            errors = self._process.errors().strip()
+            self._process.stop(0)
+            raise LabError(f"the box of the line did not start: {errors}")
+
+    def counters(self):
+        """By port: what its host has sent and what became of it, and what was sent to it; and "overflow", of all. Since
+        the lab was built."""
+        os.kill(self.pid, signal.SIGUSR1)
+        return json.loads(self._read() or "{}")
+
+    def stop(self):
+        self._process.stop(0)
+
+    def _read(self):
+        """A line of what it says; empty when there is none."""
+        readable, _, _ = select.select([self._process.output], [], [], BOX_PATIENCE_S)
+        return self._process.output.readline().decode().strip() if readable else ""
+
+
 class Loopback:
     """A lab of one host, this machine, with nothing shaped: no root needed. Hosts are only names."""
 
@@ -191,13 +228,15 @@ class Loopback:
 class Lab(Loopback):
     """Hosts 0 to hosts-1; see above.
 
-    rates: one for all, or one per host; None leaves that host unshaped. delay_ms: added to what each host sends; needs
-    the kernel's netem.
-    queue_ms: how much a shaper holds, at its rate. nice: of every command, below 0 to win against other work."""
+    rates: one for all, or one per host; None leaves that host unshaped. delay_ms: of each frame, on its way from host
+    to host; loss: the probability that it is lost there, by chance of this seed; frames: how many are there at most.
+    queue_ms: how much a shaper holds, at its rate. nice: of every command, below 0 to win against other work. box: the
+    program that delays and loses."""
 
     _count = 0
 
-    def __init__(self, hosts, rates, delay_ms=0.0, queue_ms=10.0, congestion_control="reno", nice=0):
+    def __init__(self, hosts, rates, delay_ms=0.0, queue_ms=10.0, congestion_control="reno", nice=0, *,
+                 loss=0.0, seed=1, frames=65536, box=BOX):  # fmt: skip
         super().__init__(nice)
         Lab._count += 1
         self._name = f"{PREFIX}{os.getpid()}-{Lab._count}"
@@ -206,7 +245,10 @@ class Lab(Loopback):
         if len(self.rates) != hosts:
             raise LabError(f"{hosts} hosts, but {len(self.rates)} rates")
         self.congestion_control = congestion_control
-        self._delay_ms, self._queue_ms = delay_ms, queue_ms
+        self._queue_ms = queue_ms
+        self.line = None
+        self._has_line, self._box = bool(delay_ms or loss), box
+        self._line_options = ["--delay-ms", delay_ms, "--loss", loss, "--seed", seed, "--frames", frames]
         self._made = []
 
     def address(self, host):
@@ -228,8 +270,8 @@ class Lab(Loopback):
         return f"{self._name}-h{host}"
 
     def counters(self):
-        """Since the lab was built: packets that shapers dropped (at the sender's card, at the receiver's), and what
-        TCP repeated on hosts that have a process."""
+        """Since the lab was built: packets that shapers dropped (at the sender's card, at the receiver's), what TCP
+        repeated on hosts that have a process, and of a line what it lost by chance, and what it had no room for."""
         found = {"drops_out": 0, "drops_in": 0, "retransmissions": 0, "timeouts": 0}
         for host in range(self.hosts):
             if self.rates[host]:
@@ -241,6 +283,11 @@ class Lab(Loopback):
                 seen.add(process.host)
                 found["retransmissions"] += tcp_counter(process.pid, "snmp", "Tcp", "RetransSegs")
                 found["timeouts"] += tcp_counter(process.pid, "netstat", "TcpExt", "TCPTimeouts")
+        if self.line is not None:
+            counters = self.line.counters()
+            found["line_drops"] = counters.pop("overflow")
+            found["line_drops"] += sum(port["dropped"] + port["too_long"] for port in counters.values())
+            found["lost"] = sum(port["lost"] for port in counters.values())
         return found
 
     def card_bytes(self):
@@ -269,19 +316,30 @@ class Lab(Loopback):
 
     def __exit__(self, *_):
         super().__exit__()
+        if self.line is not None:
+            self.line.stop()
+            self.line = None
         while self._made:
             remove(self._made.pop())
 
     def _build(self):
         switch = f"{self._name}-switch"
         self._add(switch)
+        if not self._has_line:
+            self._build_bridge(switch)
+        for host in range(self.hosts):
+            self._build_host(switch, host)
+        if self._has_line:
+            enter = [*self._nicely(), "ip", "netns", "exec", switch]
+            ports = [f"port{host}" for host in range(self.hosts)]
+            self.line = Line(self._box, enter, self._line_options, ports)
+
+    def _build_bridge(self, switch):
         self._run("ip", "-n", switch, "link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
         self._run("ip", "-n", switch, "link", "set", "br0", "mtu", MTU, "up")
         for table in ("arp", "ip", "ip6"):  # no packet filter on the bridge's path; the module may be absent
             setting = f"net.bridge.bridge-nf-call-{table}tables=0"
             subprocess.run(["ip", "netns", "exec", switch, "sysctl", "-qw", setting], capture_output=True)
-        for host in range(self.hosts):
-            self._build_host(switch, host)
 
     def _build_host(self, switch, host):
         name, port = self.namespace(host), f"port{host}"
@@ -289,17 +347,16 @@ class Lab(Loopback):
         setting = f"net.ipv4.tcp_congestion_control={self.congestion_control}"
         self._run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
         self._run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        bursts = ["gso_max_segs", 1] if self._has_line else ["gso_max_size", GSO_BYTES]
         for where, device in ((switch, port), (name, "eth0")):
-            self._run("ip", "-n", where, "link", "set", device, "mtu", MTU, "gso_max_size", GSO_BYTES)
+            self._run("ip", "-n", where, "link", "set", device, "mtu", MTU, *bursts)
             self._shape(where, device, self.rates[host])
-        if self._delay_ms:
-            parent = ["parent", "1:1"] if self.rates[host] else ["root"]
-            delay = ["netem", "delay", f"{self._delay_ms}ms", "limit", 100000]
-            try:
-                self._run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *parent, "handle", "10:", *delay)
-            except LabError as error:
-                raise LabError(f"a delay needs the kernel's netem (module sch_netem): {error}") from error
-        self._run("ip", "-n", switch, "link", "set", port, "master", "br0")
+        # On a line there is only what hosts say: nothing of IPv6, so that it loses the same again.
+        if self._has_line:
+            for where, device in ((switch, port), (name, "eth0")):
+                self._run("ip", "-n", where, "link", "set", device, "addrgenmode", "none")
+        else:
+            self._run("ip", "-n", switch, "link", "set", port, "master", "br0")
         self._run("ip", "-n", switch, "link", "set", port, "up")
         self._run("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         self._run("ip", "-n", name, "link", "set", "eth0", "up")
@@ -308,8 +365,9 @@ class Lab(Loopback):
         if not rate:
             return
         bytes_per_second = bits_per_second(rate) / 8
-        # The bucket holds one whole GSO packet, and about 0.5 ms of traffic.
-        burst = int(max(GSO_BYTES + 4096, bytes_per_second * 0.0005))
+        # The bucket holds the largest burst, a whole GSO packet where hosts have them, and about 0.5 ms of traffic.
+        largest = LINE_BURST_BYTES if self._has_line else GSO_BYTES + 4096
+        burst = int(max(largest, bytes_per_second * 0.0005))
         limit = int(burst + max(256 << 10, bytes_per_second * self._queue_ms / 1000))
         shaper = ["tbf", "rate", rate, "burst", burst, "limit", limit]
         self._run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "handle", "1:", *shaper)
@@ -345,12 +403,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", default="1gbit", help="of every host; several, separated by commas: one per host")
-    parser.add_argument("--delay-ms", type=float, default=0.0, help="added to what each host sends")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="of each frame, on the way from host to host")
+    parser.add_argument("--loss", type=float, default=0.0, help="the probability that a frame is lost there")
+    parser.add_argument("--seed", type=int, default=1, help="of the loss")
     parser.add_argument("command", nargs="+", help="run once on every host, after --")
     args = parser.parse_args()
     rates = args.rate.split(",") if "," in args.rate else args.rate
     try:
-        with Lab(args.hosts, rates, args.delay_ms) as lab:
+        with Lab(args.hosts, rates, args.delay_ms, loss=args.loss, seed=args.seed) as lab:
             processes = [lab.start(host, args.command) for host in range(args.hosts)]
             for process in processes:
                 process.input.close()

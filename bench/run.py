@@ -126,7 +126,8 @@ def make_lab(args, scenario):
     rates = [scenario.rate] * hosts
     for server, rate in scenario.slow_servers:
         rates[first_server + server] = rate
-    return netlab.Lab(hosts, rates, congestion_control=args.congestion_control, nice=args.nice)
+    line = {"delay_ms": scenario.delay_ms, "loss": scenario.loss, "box": args.build[0] / "bin" / "wan_box"}
+    return netlab.Lab(hosts, rates, congestion_control=args.congestion_control, nice=args.nice, **line)
 
 
 def machine_busy_s():
@@ -150,16 +151,17 @@ def one_turn(lab, group, word, timeout_s, with_cards=False):
 
 
 def take_turns(lab, groups, scenario, repeats):
-    """Repeats of each group, interleaved, after one that warms up. By label: the list of turns."""
+    """Repeats of each group, interleaved, mostly after one that warms up. By label: the list of turns."""
     turns = {}
     timeout_s = 60 + 40 * scenario.operations * (scenario.limit() or scenario.size / 1e7)
     burners = Burners(lab, max(scenario.busy))
-    for repeat in range(repeats + 1):
+    warm = 0 if scenario.from_first else 1
+    for repeat in range(warm + repeats):
         for group, busy in itertools.product(groups, scenario.busy):
             for word, label in group.words(scenario):
                 with burners.burning(busy):
                     turn = one_turn(lab, group, word, timeout_s, with_cards=bool(scenario.hosts))
-                if repeat > 0:
+                if repeat >= warm:
                     turns.setdefault(burners.label(label, busy), []).append(turn)
     return turns
 
@@ -176,12 +178,14 @@ def summarize(turns, scenario, limit_s):
         "limit_s": limit_s,
         "ratio": limit_s / quartiles[1] if limit_s else None,
     }
+    if scenario.from_first:
+        out["first_turn_s"] = turns[0][which] / scenario.operations
     for name in ("first_s", "own_first_s", "worker_cpu_s", "server_cpu_s", "busy_share", "push_s", "pull_s", "add_s"):
         if name in turns[0]:
             out[name] = statistics.median(turn[name] for turn in turns)
     if scenario.warm:  # servers are looked at before and after the whole round
         out["server_cpu_s"] *= scenario.operations / (scenario.operations + scenario.warm)
-    for name in ("drops_out", "drops_in", "retransmissions", "timeouts"):
+    for name in ("drops_out", "drops_in", "retransmissions", "timeouts", "lost", "line_drops"):
         if name in turns[0]:
             out[name] = sum(turn[name] for turn in turns)
     if sum(map(sum, (turn.get("pushed_frames", ()) for turn in turns))):
@@ -280,6 +284,7 @@ def measure(args, scenario):
         add_own_compute(figures, meanings, scenario)
     told = ("title", "section", "workers", "extra", "colocated", "rate", "size", "tensors", "operations", "target")
     told += ("hosts", "flat_target", "cpu_target", "card_target") if scenario.hosts else ()
+    told += ("delay_ms", "loss") if scenario.delay_ms or scenario.loss else ()
     return {
         "bench": scenario.name,
         **{name: getattr(scenario, name) for name in (*told, "gloo_target", "time_target_s", "wanted_target")},
@@ -336,6 +341,8 @@ def describe(result, label, one, ours):
         text += f"  {what} {report.milliseconds(one['first_s'])}"
     if "drops_out" in one:
         text += f"  drops {one['drops_out']}+{one['drops_in']}, again {one['retransmissions']}"
+    if "lost" in one:
+        text += f"  lost on the line {one['lost']}"
     text += f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"
     text += f", {report.cores_share(result, one):.0%} of the cores" if report.is_step(result) else ""
     if one.get("wanted_share", 0) >= 0.0005:

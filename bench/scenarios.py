@@ -40,6 +40,8 @@ class Scenario:
     colocated: bool = False  # each worker's machine runs a server too
     hosts: tuple = ()  # how many ranks each host has; empty: every worker has a host of its own
     rate: str | None = "1gbit"  # None: loopback, one machine
+    delay_ms: float = 0.0  # from host to host: half a round trip
+    loss: float = 0.0  # of frames, by chance
     slow_servers: tuple = ()  # (server on a machine of its own, its rate)
     size: int = 64 * MIB  # bytes of all tensors together
     tensors: int = 1
@@ -47,6 +49,7 @@ class Scenario:
     program: str = "push_pull"  # or train, step, sockets, a kind of framework_worker.py: what the workers are
     operations: int = 1  # one after the other, in a round
     repeats: int = 7  # turns of each group
+    from_first: bool = False  # the first turn, with connections that nothing went over before, is none to warm up
     warm: int = 0  # more of them before, whose time does not count
     worker_options: tuple = ()
     last_worker_options: tuple = ()
@@ -227,6 +230,15 @@ def _slow():
         yield Scenario(f"order-n{n}-100m", section, title, n, n, **options, **slow)
 
 
+def _long():
+    """Lines between cities: what TCP and credit make of the time that answers need."""
+    section = "Long lines"
+    for name, loss, title, target in [("wan", 0.0, "", 0.9), ("wan-loss", 0.001, ", 0.1 % lost", 0.85)]:
+        title = f"64 MiB, n=k=2, 50 Mbit/s, a round trip of 100 ms{title}"
+        options = {"rate": "50mbit", "delay_ms": 50.0, "loss": loss, "target": target, "rivals": ()}
+        yield Scenario(name, section, title, 2, 2, from_first=True, repeats=5, **options)
+
+
 def _models():
     section = "Gradients of real models"
     for model, title, n in [
@@ -387,6 +399,7 @@ ALL = [
         _small,
         _order,
         _slow,
+        _long,
         _models,
         _training,
         _coded,

@@ -65,6 +65,9 @@ struct Event {
   Status why;
 };
 
+// A connection whose round trip takes this or longer is a long line: between cities rather than racks.
+inline constexpr TimeNs kLongLineNs = 10 * kMillisecond;
+
 // While somebody dozes (Waiter::doze()), less than this of each peer is left lying.
 inline constexpr std::size_t kDozeBytesMost = 256 << 10;
 
@@ -88,6 +91,9 @@ class Transport {
   // How many bytes are at most on the way to this peer, and as many back, where the way is memory whose size is known:
   // more that is sent and not answered would only wait. It may become known while the connection is up. 0: not known.
   virtual std::size_t capacity_bytes(PeerId /*peer*/) const { return 0; }
+
+  // The shortest round trip to this peer that was seen before its kUp, without what either process does; 0: not known.
+  virtual TimeNs round_trip_ns(PeerId /*peer*/) const { return 0; }
 
   // Payload bytes, both ways and of all connections there ever were, that did not go by the network's sockets.
   struct Ways {

@@ -15,6 +15,12 @@
 // that is less: more would overflow queues of 10 ms where workers are many. If somebody looks for a better horizon
 // (credit_tuner.h), that one holds.
 //
+// On a long line (set_round_trip()) an answer comes a round trip later at the soonest, so the horizon is kRoundTrips of
+// them: one for what is on its way; and while TCP sends a lost packet again, which takes another, what came behind it
+// waits, here or at the server, and the line goes on. What the line cannot take waits in the socket, not in queues on
+// the way: TCP's congestion control sees to that. It needs some round trips to find the line's rate, and nothing here
+// should hold it back then: so the credit begins with the most, and the first measurement makes it smaller.
+//
 // Where the way to a shard is memory of a known size (a ring, net/shm), nothing is lost and nothing is to be found out:
 // there the connection may have that much, so neither side ever waits for room, and no more lies around than the caches
 // hold.
@@ -34,6 +40,7 @@ class Credit {
   static constexpr TimeNs kHorizonNs = 2 * kMillisecond;
   static constexpr TimeNs kLongHorizonNs = 8 * kMillisecond;
   static constexpr TimeNs kLongestHorizonNs = 10 * kMillisecond;
+  static constexpr TimeNs kRoundTrips = 3;
   static constexpr std::uint64_t kLongCredits =
       4;  // an exchange is long when so many times the least are answered
   static constexpr TimeNs kWindowMinNs = kMillisecond;
@@ -54,6 +61,12 @@ class Credit {
     rates_.fill(0);
     is_rising_ = true;
     last_rate_ = 0;
+  }
+
+  // Of a long line; 0: it is none.
+  void set_round_trip(TimeNs round_trip_ns) {
+    if (round_trip_ns_ == 0 && round_trip_ns > 0) bytes_ = most_;
+    round_trip_ns_ = round_trip_ns;
   }
 
   // A frame had to wait for credit. Only then a measurement says what the line can carry.
@@ -105,7 +118,8 @@ class Credit {
   }
   bool is_long() const { return !horizon_is_given_ && exchanged_bytes_ >= kLongCredits * least_; }
   std::uint64_t of_horizon(TimeNs horizon_ns) const {
-    return rate() * static_cast<std::uint64_t>(horizon_ns / kMicrosecond) / 1000;
+    const TimeNs longest_ns = std::max(horizon_ns, kRoundTrips * round_trip_ns_);
+    return rate() * static_cast<std::uint64_t>(longest_ns / kMicrosecond) / 1000;
   }
 
   std::uint64_t least_;
@@ -113,6 +127,7 @@ class Credit {
   std::uint64_t bytes_;
   TimeNs horizon_ns_ = kHorizonNs;
   bool horizon_is_given_ = false;
+  TimeNs round_trip_ns_ = 0;  // of a long line
   TimeNs window_start_ns_ = kNever;
   std::uint64_t exchanged_bytes_ = 0;            // answered since nothing was under way
   std::uint64_t answered_bytes_ = 0;             // since then

@@ -112,6 +112,16 @@ void Flow::set_capacity(ShardIndex shard, std::uint64_t bytes) {
   if (work_.shards[shard.value].set_capacity(bytes)) share();
 }
 
+// One credit is shared by all, so the longest line counts.
+void Flow::set_round_trip(ShardIndex shard, TimeNs round_trip_ns) {
+  work_.shards[shard.value].set_round_trip(round_trip_ns);
+  TimeNs longest_ns = 0;
+  for (const ShardWay& way : work_.shards) longest_ns = std::max(longest_ns, way.round_trip_ns());
+  const std::uint64_t before = credit_.bytes();
+  credit_.set_round_trip(longest_ns >= kLongLineNs ? longest_ns : 0);
+  if (credit_.bytes() != before) share();
+}
+
 void Flow::free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority) {
   shard.gate().on_answered(cost_bytes, priority);
   if (work_.config.is_relay || has_credit(shard)) {

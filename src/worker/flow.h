@@ -29,6 +29,8 @@ class Flow {
 
   // What fits on the way to this shard, Transport::capacity_bytes().
   void set_capacity(ShardIndex shard, std::uint64_t bytes);
+  // What Transport::round_trip_ns() says of it.
+  void set_round_trip(ShardIndex shard, TimeNs round_trip_ns);
   // A frame that cost so much, of a part of this priority, was answered on this way, or will not be.
   void free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority);
   // A frame goes out; and here is its answer, of such a payload.

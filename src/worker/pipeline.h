@@ -95,7 +95,7 @@ class Pipeline {
   // Deadlines and notices; cheap when nothing is due.
   void tick();
   TimeNs next_deadline() const;
-  // For set_capacity() and patience().
+  // For set_capacity(), set_round_trip() and patience().
   Flow& flow() { return flow_; }
   // For a relay.
   Uplink& uplink() { return uplink_; }

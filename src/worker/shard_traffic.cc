@@ -24,6 +24,7 @@ bool ShardTraffic::handle(const Event& event, TimeNs now, bool is_ending) {
   switch (event.kind) {
     case Event::Kind::kUp:
       if (connections_.on_up(*shard, event.hello, now)) {
+        pipeline_->flow().set_round_trip(*shard, transport_.round_trip_ns(event.peer));
         pipeline_->on_shard_up(*shard, connections_.is_successor(*shard));
       }
       break;

@@ -41,6 +41,10 @@ class ShardWay {
   // Whether that is another than before.
   bool set_capacity(std::uint64_t bytes) { return std::exchange(capacity_bytes_, bytes) != bytes; }
 
+  // Transport::round_trip_ns() of its connection.
+  TimeNs round_trip_ns() const { return round_trip_ns_; }
+  void set_round_trip(TimeNs round_trip_ns) { round_trip_ns_ = round_trip_ns; }
+
   void up();
   void down();
 
@@ -85,6 +89,7 @@ class ShardWay {
   Gate gate_;
   bool is_up_ = false;
   std::uint64_t capacity_bytes_ = 0;
+  TimeNs round_trip_ns_ = 0;
   std::uint32_t connection_ = 0;
   Stall stall_;
   std::deque<std::shared_ptr<const Word>> words_;

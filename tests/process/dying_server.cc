@@ -72,6 +72,7 @@ class CountedTransport final : public ProcessTransport {
 
   bool is_naming(PeerId peer) const override { return inner_->is_naming(peer); }
   std::size_t capacity_bytes(PeerId peer) const override { return inner_->capacity_bytes(peer); }
+  TimeNs round_trip_ns(PeerId peer) const override { return inner_->round_trip_ns(peer); }
   Ways ways() const override { return inner_->ways(); }
   Ways outbound_ways() const override { return inner_->outbound_ways(); }
   std::shared_ptr<BufferSource> payload_source() override { return inner_->payload_source(); }

@@ -1,5 +1,6 @@
 """What bench/ makes of its options and of what it has measured."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -455,6 +456,34 @@ def test_training_with_codes_is_judged_beside_plain_training_and_the_hooks_of_dd
         ("gloo fp16 / byteps int8", pytest.approx(2.0), False),
         ("gloo powersgd / byteps powersgd", pytest.approx(1.2), True),
     ]
+
+
+class Counting:
+    """A group whose n-th turn takes n seconds."""
+
+    def __init__(self):
+        self.turns = 0
+
+    def words(self, _scenario):
+        return [("go", "byteps")]
+
+    def turn(self, _timeout_s, _word):
+        self.turns += 1
+        return {"seconds": float(self.turns)}
+
+
+@pytest.mark.parametrize("from_first, counted", [(True, [1, 2]), (False, [2, 3])])
+def test_the_first_turn_counts_where_a_row_is_of_new_connections(from_first, counted):
+    scenario = dataclasses.replace(scenarios.ALL[0], from_first=from_first)
+    with netlab.Loopback() as lab:
+        turns = run.take_turns(lab, [Counting()], scenario, 2)
+    assert [turn["seconds"] for turn in turns["byteps"]] == counted
+
+
+def test_on_a_long_line_the_first_exchange_is_judged_as_the_median_is():
+    ours = {"median_s": 12.0, "limit_s": 11.2, "ratio": 0.93, "first_turn_s": 14.0}
+    checks = report.checks({"bench": "wan", "target": 0.9, "figures": {"byteps": ours}})
+    assert {what: reached for what, _, _, reached in checks} == {"limit / time": True, "limit / time, first": False}
 
 
 def test_a_target_that_is_missed_has_one_in_its_place_and_a_reason():

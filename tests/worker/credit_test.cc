@@ -138,9 +138,26 @@ TEST(Credit, does_not_change_while_the_sender_has_nothing_to_send) {
   EXPECT_EQ(credit.bytes(), kLeast);
 }
 
+TEST(Credit, on_a_long_line_never_holds_it_back_and_becomes_some_round_trips_of_its_rate) {
+  constexpr std::uint64_t kBytesPerMs = 6'000;  // 48 Mbit/s
+  constexpr TimeNs kRoundTripNs = 100 * kMillisecond;
+  Credit credit(kLeast, kMost);
+  credit.set_round_trip(kRoundTripNs);
+  Line line(kBytesPerMs, kRoundTripNs);
+  line.run(credit, kRoundTripNs);
+  EXPECT_GE(line.run(credit, 3 * kSecond), kBytesPerMs * 2'990) << "the line is never idle";
+  const auto expected =
+      static_cast<double>(kBytesPerMs * Credit::kRoundTrips * kRoundTripNs / kMillisecond);
+  EXPECT_NEAR(static_cast<double>(credit.bytes()), expected, 0.1 * expected);
+  credit.on_idle();
+  EXPECT_NEAR(static_cast<double>(credit.bytes()), expected, 0.1 * expected) << "it stays long";
+}
+
 TEST(Credit, with_equal_bounds_is_fixed) {
   Credit credit(kLeast, kLeast);
   Line(125'000, 200 * kMicrosecond).run(credit, 100 * kMillisecond);
+  EXPECT_EQ(credit.bytes(), kLeast);
+  credit.set_round_trip(100 * kMillisecond);
   EXPECT_EQ(credit.bytes(), kLeast);
 }
 

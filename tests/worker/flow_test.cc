@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "net/transport.h"
+
 namespace byteps {
 namespace {
 
@@ -256,6 +258,21 @@ TEST(FlowToServers, after_a_long_exchange_the_gates_have_the_credit_of_a_short_o
   EXPECT_EQ(gate.credit_bytes(), 8 * 64'000 / 2) << "one of two ways";
   flow.on_idle();
   EXPECT_EQ(gate.credit_bytes(), std::max<std::uint64_t>(least, 2 * 64'000 / 2));
+}
+
+TEST(FlowToServers, the_longest_line_decides_how_much_may_be_under_way) {
+  Work work(config_of_servers(0));
+  Flow flow(work);
+  const Gate& gate = work.shards[0].gate();
+  const std::uint64_t least = gate.credit_bytes();
+  flow.set_round_trip(ShardIndex(0), kLongLineNs - 1);
+  EXPECT_EQ(gate.credit_bytes(), least) << "answers come soon";
+  flow.set_round_trip(ShardIndex(1), 100 * kMillisecond);
+  EXPECT_EQ(gate.credit_bytes(), (4U << 20) / 2) << "of two ways, until the rate is known";
+  Work set(config_of_servers(1 << 20));
+  Flow of_set(set);
+  of_set.set_round_trip(ShardIndex(0), 100 * kMillisecond);
+  EXPECT_EQ(set.shards[0].gate().credit_bytes(), (1U << 20) / 2) << "who sets it means it";
 }
 
 TEST_F(FlowOfWorkerTest, to_a_relay_as_much_may_be_on_the_way_as_memory_holds) {

@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/time.h"
 #include "net/address.h"
 #include "net/endpoint.h"
 #include "net/frame/inbox.h"
@@ -75,6 +76,7 @@ struct Connection {
   Greeting greeting;
   Standing standing;
 
+  TimeNs round_trip_ns = 0;  // kUp: the shortest so far; 0: not known
   bool up_reported = false;
   bool sent_first = false;      // whose turn it is when events are scarce
   bool socket_is_over = false;  // the other side has closed it, but there is more in the link

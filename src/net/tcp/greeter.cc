@@ -7,6 +7,8 @@
 #include "net/tcp/handshake.h"
 #include "net/tcp/owner.h"
 #include "net/tcp/record.h"
+#include "net/tcp/socket.h"
+#include "net/transport.h"
 
 namespace byteps::tcp {
 namespace {
@@ -86,6 +88,8 @@ void Greeter::finish(Connection& connection) {
   reactor_.set_deadline(connection.turn, kNever);
   strangers_.delist(connection);
   connection.state = State::kUp;
+  connection.round_trip_ns = round_trip_ns(connection.socket.descriptor);
+  if (connection.round_trip_ns >= kLongLineNs) fit_to_long_line(connection.socket.descriptor);
   if (!connection.dial.is_outbound) connections_.give_peer(connection);
 }
 

@@ -4,7 +4,9 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -16,6 +18,12 @@ namespace {
 
 constexpr std::size_t kEntriesMax = 126;
 constexpr std::size_t kDrainBytes = 16 << 10;
+
+// The kernel's tcp_info up to tcpi_min_rtt, which C libraries may be too old for (linux/tcp.h; it only grows).
+struct ShortestRoundTrip {
+  std::byte before[148];
+  std::uint32_t us;
+};
 
 bool would_block(int error_number) {
   return error_number == EAGAIN || error_number == EWOULDBLOCK;
@@ -172,6 +180,24 @@ void prepare(int descriptor, const SocketAddress& address, TimeNs unreachable_ns
   const int seconds = static_cast<int>(std::max<TimeNs>(1, unreachable_ns / (2 * kSecond)));
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
+}
+
+TimeNs round_trip_ns(int descriptor) {
+  ShortestRoundTrip info{};
+  socklen_t bytes = sizeof info;
+  if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;
+  const bool is_told = bytes == sizeof info && info.us != ~std::uint32_t{0};
+  return is_told ? info.us * kMicrosecond : 0;
+}
+
+void fit_to_long_line(int descriptor) {
+  constexpr std::string_view kBbr = "bbr";
+  char name[16] = {};  // TCP_CA_NAME_MAX
+  socklen_t bytes = sizeof name - 1;
+  if (::getsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) != 0) return;
+  const std::string_view present(name);
+  if (present != "reno" && present != "cubic") return;
+  (void)::setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, kBbr.data(), kBbr.size());
 }
 
 SocketAddress local_address(int descriptor) {

@@ -78,6 +78,11 @@ std::size_t TcpTransport::capacity_bytes(PeerId peer) const {
   return connection != nullptr && connection->reads_link() ? connection->link->ring_bytes() : 0;
 }
 
+TimeNs TcpTransport::round_trip_ns(PeerId peer) const {
+  const Connection* const connection = connections_.find(peer);
+  return connection != nullptr ? connection->round_trip_ns : 0;
+}
+
 Status TcpTransport::send(PeerId peer, const Outgoing& message) {
   CHECK_LE(message.header.size(), kHeaderBytesMax);
   CHECK_LE(message.payload.size(), kPayloadBytesMax);

@@ -79,6 +79,7 @@ class TcpTransport final : public ProcessTransport, private Waiter {
   bool is_naming(PeerId peer) const override;
   Status send(PeerId peer, const Outgoing& message) override;
   std::size_t capacity_bytes(PeerId peer) const override;
+  TimeNs round_trip_ns(PeerId peer) const override;
   Ways ways() const override { return linker_.moved(); }
   Ways outbound_ways() const override { return linker_.moved_outbound(); }
   // That of a way which sends from it without a copy.
