@@ -4,6 +4,7 @@
 A host is a network namespace, joined by a veth pair to one bridge; the bridge has a namespace of its own, so the
 machine's own network is never touched. Both ends of each pair are shaped (tbf): what a host sends on its own end, what
 it receives on the bridge's, so each direction carries at most `rate`, as a cable would. Rates count Ethernet headers.
+A host may have several such cards, eth0, eth1, ...: each of a subnet and a bridge of its own, or all of one.
 
     with Lab(4, "1gbit") as lab:
         processes = [lab.start(host, ["iperf3", "-s", "-1"]) for host in range(4)]
@@ -27,7 +28,9 @@ import tempfile
 import time
 
 PREFIX = "bpslab"
-SUBNET = "10.77.0"
+SUBNETS = "10.77"
+SUBNET = f"{SUBNETS}.0"  # of the first card, or of all
+HOSTS_MAX = 100  # in a subnet where cards are of one
 MTU = 1500
 GSO_BYTES = 65536  # the largest burst that a host hands to its card at once
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -165,6 +168,9 @@ class Loopback:
     def interface(self):
         return "lo"
 
+    def interfaces(self):
+        return self.interface()
+
     def start(self, host, argv, env=None):
         full = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
         self.processes.append(Process(host, [*self._nicely(), *argv], full))
@@ -191,13 +197,15 @@ class Loopback:
 class Lab(Loopback):
     """Hosts 0 to hosts-1; see above.
 
-    rates: one for all, or one per host; None leaves that host unshaped. delay_ms: added to what each host sends; needs
-    the kernel's netem.
+    rates: one for all, or one per host, of each of its cards; None leaves that host unshaped. delay_ms: added to what
+    each host sends; needs the kernel's netem.
+    cards: of each host. one_subnet: all of them are in one; else each has a subnet of its own.
     queue_ms: how much a shaper holds, at its rate. nice: of every command, below 0 to win against other work."""
 
     _count = 0
 
-    def __init__(self, hosts, rates, delay_ms=0.0, queue_ms=10.0, congestion_control="reno", nice=0):
+    def __init__(self, hosts, rates, delay_ms=0.0, queue_ms=10.0, congestion_control="reno", nice=0,
+                 cards=1, one_subnet=False):  # fmt: skip
         super().__init__(nice)
         Lab._count += 1
         self._name = f"{PREFIX}{os.getpid()}-{Lab._count}"
@@ -205,15 +213,24 @@ class Lab(Loopback):
         self.rates = list(rates) if isinstance(rates, (list, tuple)) else [rates] * hosts
         if len(self.rates) != hosts:
             raise LabError(f"{hosts} hosts, but {len(self.rates)} rates")
+        if hosts >= HOSTS_MAX or cards > 2:
+            raise LabError(f"{hosts} hosts of {cards} cards; there may be {HOSTS_MAX - 1} of 2")
+        self._cards, self._one_subnet = cards, one_subnet
         self.congestion_control = congestion_control
         self._delay_ms, self._queue_ms = delay_ms, queue_ms
         self._made = []
 
-    def address(self, host):
-        return f"{SUBNET}.{host + 1}"
+    def address(self, host, card=0):
+        if self._one_subnet:
+            return f"{SUBNET}.{card * HOSTS_MAX + host + 1}"
+        return f"{SUBNETS}.{card}.{host + 1}"
 
     def interface(self):
         return "eth0"
+
+    def interfaces(self):
+        """All of a host, as DMLC_INTERFACE has them."""
+        return ",".join(f"eth{card}" for card in range(self._cards))
 
     def start(self, host, argv, env=None):
         told = {
@@ -244,11 +261,17 @@ class Lab(Loopback):
         return found
 
     def card_bytes(self):
-        """Since the lab was built, for each host: bytes that its card has sent and received, with headers."""
+        """Since the lab was built, for each host: bytes that its cards have sent and received, with headers."""
+        return [[sum(ways) for ways in zip(*cards)] for cards in self.bytes_by_card()]
+
+    def bytes_by_card(self):
+        """The same for each host and card."""
         found = []
         for host in range(self.hosts):
-            (card,) = json.loads(self._run("ip", "-n", self.namespace(host), "-s", "-j", "link", "show", "eth0"))
-            found.append([card["stats64"][way]["bytes"] for way in ("tx", "rx")])
+            links = json.loads(self._run("ip", "-n", self.namespace(host), "-s", "-j", "link", "show"))
+            cards = {each["ifname"]: each["stats64"] for each in links}
+            ways = [[cards[f"eth{card}"][way]["bytes"] for way in ("tx", "rx")] for card in range(self._cards)]
+            found.append(ways)
         return found
 
     def _drops(self, namespace):
@@ -275,8 +298,10 @@ class Lab(Loopback):
     def _build(self):
         switch = f"{self._name}-switch"
         self._add(switch)
-        self._run("ip", "-n", switch, "link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
-        self._run("ip", "-n", switch, "link", "set", "br0", "mtu", MTU, "up")
+        for number in range(1 if self._one_subnet else self._cards):
+            kind = ["type", "bridge", "stp_state", "0", "mcast_snooping", "0"]
+            self._run("ip", "-n", switch, "link", "add", f"br{number}", *kind)
+            self._run("ip", "-n", switch, "link", "set", f"br{number}", "mtu", MTU, "up")
         for table in ("arp", "ip", "ip6"):  # no packet filter on the bridge's path; the module may be absent
             setting = f"net.bridge.bridge-nf-call-{table}tables=0"
             subprocess.run(["ip", "netns", "exec", switch, "sysctl", "-qw", setting], capture_output=True)
@@ -284,25 +309,33 @@ class Lab(Loopback):
             self._build_host(switch, host)
 
     def _build_host(self, switch, host):
-        name, port = self.namespace(host), f"port{host}"
+        name = self.namespace(host)
         self._add(name)
-        setting = f"net.ipv4.tcp_congestion_control={self.congestion_control}"
-        self._run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
-        self._run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
-        for where, device in ((switch, port), (name, "eth0")):
+        settings = [f"net.ipv4.tcp_congestion_control={self.congestion_control}"]
+        if self._one_subnet:  # a card answers for its own address only
+            settings += [f"net.ipv4.conf.all.{each}" for each in ("arp_ignore=1", "arp_announce=2", "rp_filter=2")]
+        self._run("ip", "netns", "exec", name, "sysctl", "-qw", *settings)
+        for card in range(self._cards):
+            self._build_card(switch, host, card)
+
+    def _build_card(self, switch, host, card):
+        name, own, port = self.namespace(host), f"eth{card}", f"port{host}c{card}"
+        self._run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", own, "netns", name)
+        for where, device in ((switch, port), (name, own)):
             self._run("ip", "-n", where, "link", "set", device, "mtu", MTU, "gso_max_size", GSO_BYTES)
             self._shape(where, device, self.rates[host])
         if self._delay_ms:
             parent = ["parent", "1:1"] if self.rates[host] else ["root"]
             delay = ["netem", "delay", f"{self._delay_ms}ms", "limit", 100000]
             try:
-                self._run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *parent, "handle", "10:", *delay)
+                self._run("tc", "-n", name, "qdisc", "add", "dev", own, *parent, "handle", "10:", *delay)
             except LabError as error:
                 raise LabError(f"a delay needs the kernel's netem (module sch_netem): {error}") from error
-        self._run("ip", "-n", switch, "link", "set", port, "master", "br0")
+        bridge = "br0" if self._one_subnet else f"br{card}"
+        self._run("ip", "-n", switch, "link", "set", port, "master", bridge)
         self._run("ip", "-n", switch, "link", "set", port, "up")
-        self._run("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
-        self._run("ip", "-n", name, "link", "set", "eth0", "up")
+        self._run("ip", "-n", name, "addr", "add", f"{self.address(host, card)}/24", "dev", own)
+        self._run("ip", "-n", name, "link", "set", own, "up")
 
     def _shape(self, namespace, device, rate):
         if not rate:
