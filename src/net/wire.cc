@@ -132,6 +132,10 @@ class Writer {
   }
   template <typename Item>
   void list(std::uint8_t tag, std::vector<Item>& items);  // below: needs the tables
+  template <typename Item>
+  void list_if_any(std::uint8_t tag, std::vector<Item>& items) {
+    if (!items.empty()) list(tag, items);
+  }
 
   std::vector<std::byte> take() { return std::move(out_); }
 
@@ -283,6 +287,10 @@ class Reader {
   }
   template <typename Item>
   void list(std::uint8_t tag, std::vector<Item>& items);
+  template <typename Item>
+  void list_if_any(std::uint8_t tag, std::vector<Item>& items) {
+    list(tag, items);
+  }
 
   const Status& status() const { return status_; }
 
@@ -411,6 +419,11 @@ void fields(Visitor& v, Missing& m) {
   v.members(1, m.ranks);
 }
 template <typename Visitor>
+void fields(Visitor& v, NetworkCard& m) {
+  v.field(1, m.number);
+  v.field(2, m.rate_mbps);
+}
+template <typename Visitor>
 void fields(Visitor& v, Join& m) {
   v.field(1, m.role);
   v.field(2, m.wanted_rank);
@@ -435,6 +448,7 @@ void fields(Visitor& v, Join& m) {
   v.ranks(21, m.heard.left_for_good, kWorkersMax);
   v.ranks(22, m.heard.left_for_a_while, kWorkersMax);
   v.flag(23, m.has_waited);
+  v.list_if_any(24, m.more_cards);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {
@@ -450,6 +464,7 @@ void fields(Visitor& v, RosterMember& m) {
   v.count(10, m.life);
   v.count(11, m.vacant_since);
   v.count(12, m.serves_none_since);
+  v.list_if_any(13, m.more_cards);
 }
 template <typename Visitor>
 void fields(Visitor& v, Slot& m) {
