@@ -126,7 +126,8 @@ def make_lab(args, scenario):
     rates = [scenario.rate] * hosts
     for server, rate in scenario.slow_servers:
         rates[first_server + server] = rate
-    return netlab.Lab(hosts, rates, congestion_control=args.congestion_control, nice=args.nice)
+    cards = {"cards": scenario.cards, "one_subnet": scenario.one_subnet}
+    return netlab.Lab(hosts, rates, congestion_control=args.congestion_control, nice=args.nice, **cards)
 
 
 def machine_busy_s():
@@ -279,7 +280,7 @@ def measure(args, scenario):
     if scenario.program == "step":
         add_own_compute(figures, meanings, scenario)
     told = ("title", "section", "workers", "extra", "colocated", "rate", "size", "tensors", "operations", "target")
-    told += ("hosts", "flat_target", "cpu_target", "card_target") if scenario.hosts else ()
+    told += ("hosts", "flat_target", "cpu_target", "card_target", "cards", "cards_target") if scenario.hosts else ()
     return {
         "bench": scenario.name,
         **{name: getattr(scenario, name) for name in (*told, "gloo_target", "time_target_s", "wanted_target")},
