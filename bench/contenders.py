@@ -63,6 +63,7 @@ class BytePS(Group):
             "PYTHONPATH": ROOT / "python",
             "OMP_NUM_THREADS": 1,
             **({"BYTEPS_GLOBAL_SIZE": scenario.workers} if scenario.hosts else {}),
+            **({"DMLC_INTERFACE": lab.interfaces()} if scenario.cards > 1 else {}),
             "MASTER_ADDR": lab.address(0),  # where torch.distributed's ranks meet
             "MASTER_PORT": free_port(),
             **dict(scenario.env),

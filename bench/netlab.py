@@ -4,6 +4,7 @@
 A host is a network namespace, joined by a veth pair to one bridge; the bridge has a namespace of its own, so the
 machine's own network is never touched. Both ends of each pair are shaped (tbf): what a host sends on its own end, what
 it receives on the bridge's, so each direction carries at most `rate`, as a cable would. Rates count Ethernet headers.
+A host may have several such cards, eth0, eth1, ...: each of a subnet and a bridge of its own, or all of one.
 
     with Lab(4, "1gbit") as lab:
         processes = [lab.start(host, ["iperf3", "-s", "-1"]) for host in range(4)]
@@ -33,7 +34,9 @@ import tempfile
 import time
 
 PREFIX = "bpslab"
-SUBNET = "10.77.0"
+SUBNETS = "10.77"
+SUBNET = f"{SUBNETS}.0"  # of the first card, or of all
+HOSTS_MAX = 100  # in a subnet where cards are of one
 MTU = 1500
 GSO_BYTES = 65536  # the largest burst that a host hands to its card at once
 LINE_BURST_BYTES = 16 << 10  # the same where frames are lost one by one
@@ -202,6 +205,9 @@ class Loopback:
     def interface(self):
         return "lo"
 
+    def interfaces(self):
+        return self.interface()
+
     def start(self, host, argv, env=None):
         full = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
         self.processes.append(Process(host, [*self._nicely(), *argv], full))
@@ -228,15 +234,16 @@ class Loopback:
 class Lab(Loopback):
     """Hosts 0 to hosts-1; see above.
 
-    rates: one for all, or one per host; None leaves that host unshaped. delay_ms: of each frame, on its way from host
-    to host; loss: the probability that it is lost there, by chance of this seed; frames: how many are there at most.
-    queue_ms: how much a shaper holds, at its rate. nice: of every command, below 0 to win against other work. box: the
+    rates: one for all, or one per host, of each of its cards; None leaves that host unshaped. delay_ms: of each frame,
+    on its way from host to host; loss: the probability that it is lost there, by chance of this seed; frames: how many
+    are there at most. queue_ms: how much a shaper holds, at its rate. nice: of every command, below 0 to win against
+    other work. cards: of each host. one_subnet: all of them are in one; else each has a subnet of its own. box: the
     program that delays and loses."""
 
     _count = 0
 
     def __init__(self, hosts, rates, delay_ms=0.0, queue_ms=10.0, congestion_control="reno", nice=0, *,
-                 loss=0.0, seed=1, frames=65536, box=BOX):  # fmt: skip
+                 cards=1, one_subnet=False, loss=0.0, seed=1, frames=65536, box=BOX):  # fmt: skip
         super().__init__(nice)
         Lab._count += 1
         self._name = f"{PREFIX}{os.getpid()}-{Lab._count}"
@@ -244,6 +251,11 @@ class Lab(Loopback):
         self.rates = list(rates) if isinstance(rates, (list, tuple)) else [rates] * hosts
         if len(self.rates) != hosts:
             raise LabError(f"{hosts} hosts, but {len(self.rates)} rates")
+        if hosts >= HOSTS_MAX or cards > 2:
+            raise LabError(f"{hosts} hosts of {cards} cards; there may be {HOSTS_MAX - 1} of 2")
+        if cards > 1 and (delay_ms or loss):
+            raise LabError("a long line is between hosts of one card")
+        self._cards, self._one_subnet = cards, one_subnet
         self.congestion_control = congestion_control
         self._queue_ms = queue_ms
         self.line = None
@@ -251,11 +263,17 @@ class Lab(Loopback):
         self._line_options = ["--delay-ms", delay_ms, "--loss", loss, "--seed", seed, "--frames", frames]
         self._made = []
 
-    def address(self, host):
-        return f"{SUBNET}.{host + 1}"
+    def address(self, host, card=0):
+        if self._one_subnet:
+            return f"{SUBNET}.{card * HOSTS_MAX + host + 1}"
+        return f"{SUBNETS}.{card}.{host + 1}"
 
     def interface(self):
         return "eth0"
+
+    def interfaces(self):
+        """All of a host, as DMLC_INTERFACE has them."""
+        return ",".join(f"eth{card}" for card in range(self._cards))
 
     def start(self, host, argv, env=None):
         told = {
@@ -291,11 +309,17 @@ class Lab(Loopback):
         return found
 
     def card_bytes(self):
-        """Since the lab was built, for each host: bytes that its card has sent and received, with headers."""
+        """Since the lab was built, for each host: bytes that its cards have sent and received, with headers."""
+        return [[sum(ways) for ways in zip(*cards)] for cards in self.bytes_by_card()]
+
+    def bytes_by_card(self):
+        """The same for each host and card."""
         found = []
         for host in range(self.hosts):
-            (card,) = json.loads(self._run("ip", "-n", self.namespace(host), "-s", "-j", "link", "show", "eth0"))
-            found.append([card["stats64"][way]["bytes"] for way in ("tx", "rx")])
+            links = json.loads(self._run("ip", "-n", self.namespace(host), "-s", "-j", "link", "show"))
+            cards = {each["ifname"]: each["stats64"] for each in links}
+            ways = [[cards[f"eth{card}"][way]["bytes"] for way in ("tx", "rx")] for card in range(self._cards)]
+            found.append(ways)
         return found
 
     def _drops(self, namespace):
@@ -326,40 +350,50 @@ class Lab(Loopback):
         switch = f"{self._name}-switch"
         self._add(switch)
         if not self._has_line:
-            self._build_bridge(switch)
+            self._build_bridges(switch)
         for host in range(self.hosts):
             self._build_host(switch, host)
         if self._has_line:
             enter = [*self._nicely(), "ip", "netns", "exec", switch]
-            ports = [f"port{host}" for host in range(self.hosts)]
+            ports = [f"port{host}c0" for host in range(self.hosts)]
             self.line = Line(self._box, enter, self._line_options, ports)
 
-    def _build_bridge(self, switch):
-        self._run("ip", "-n", switch, "link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
-        self._run("ip", "-n", switch, "link", "set", "br0", "mtu", MTU, "up")
+    def _build_bridges(self, switch):
+        for number in range(1 if self._one_subnet else self._cards):
+            kind = ["type", "bridge", "stp_state", "0", "mcast_snooping", "0"]
+            self._run("ip", "-n", switch, "link", "add", f"br{number}", *kind)
+            self._run("ip", "-n", switch, "link", "set", f"br{number}", "mtu", MTU, "up")
         for table in ("arp", "ip", "ip6"):  # no packet filter on the bridge's path; the module may be absent
             setting = f"net.bridge.bridge-nf-call-{table}tables=0"
             subprocess.run(["ip", "netns", "exec", switch, "sysctl", "-qw", setting], capture_output=True)
 
     def _build_host(self, switch, host):
-        name, port = self.namespace(host), f"port{host}"
+        name = self.namespace(host)
         self._add(name)
-        setting = f"net.ipv4.tcp_congestion_control={self.congestion_control}"
-        self._run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
-        self._run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        settings = [f"net.ipv4.tcp_congestion_control={self.congestion_control}"]
+        if self._one_subnet:  # a card answers for its own address only
+            settings += [f"net.ipv4.conf.all.{each}" for each in ("arp_ignore=1", "arp_announce=2", "rp_filter=2")]
+        self._run("ip", "netns", "exec", name, "sysctl", "-qw", *settings)
+        for card in range(self._cards):
+            self._build_card(switch, host, card)
+
+    def _build_card(self, switch, host, card):
+        name, own, port = self.namespace(host), f"eth{card}", f"port{host}c{card}"
+        self._run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", own, "netns", name)
         bursts = ["gso_max_segs", 1] if self._has_line else ["gso_max_size", GSO_BYTES]
-        for where, device in ((switch, port), (name, "eth0")):
+        for where, device in ((switch, port), (name, own)):
             self._run("ip", "-n", where, "link", "set", device, "mtu", MTU, *bursts)
             self._shape(where, device, self.rates[host])
         # On a line there is only what hosts say: nothing of IPv6, so that it loses the same again.
         if self._has_line:
-            for where, device in ((switch, port), (name, "eth0")):
+            for where, device in ((switch, port), (name, own)):
                 self._run("ip", "-n", where, "link", "set", device, "addrgenmode", "none")
         else:
-            self._run("ip", "-n", switch, "link", "set", port, "master", "br0")
+            bridge = "br0" if self._one_subnet else f"br{card}"
+            self._run("ip", "-n", switch, "link", "set", port, "master", bridge)
         self._run("ip", "-n", switch, "link", "set", port, "up")
-        self._run("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
-        self._run("ip", "-n", name, "link", "set", "eth0", "up")
+        self._run("ip", "-n", name, "addr", "add", f"{self.address(host, card)}/24", "dev", own)
+        self._run("ip", "-n", name, "link", "set", own, "up")
 
     def _shape(self, namespace, device, rate):
         if not rate:

@@ -304,6 +304,9 @@ def _host_checks(result):
     if result.get("card_target") and "cards" in ours:
         most = busiest_card(ours)
         yield "most bytes over a card / M", most, result["card_target"], most <= result["card_target"]
+    if result.get("cards_target") and "byteps one card" in figures:
+        ratio = figures["byteps one card"]["median_s"] / ours["median_s"]
+        yield "one card / ours", ratio, result["cards_target"], ratio >= result["cards_target"]
     if flat is None:
         return
     if result.get("flat_target"):

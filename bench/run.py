@@ -127,7 +127,8 @@ def make_lab(args, scenario):
     for server, rate in scenario.slow_servers:
         rates[first_server + server] = rate
     line = {"delay_ms": scenario.delay_ms, "loss": scenario.loss, "box": args.build[0] / "bin" / "wan_box"}
-    return netlab.Lab(hosts, rates, congestion_control=args.congestion_control, nice=args.nice, **line)
+    cards = {"cards": scenario.cards, "one_subnet": scenario.one_subnet}
+    return netlab.Lab(hosts, rates, congestion_control=args.congestion_control, nice=args.nice, **line, **cards)
 
 
 def machine_busy_s():
@@ -283,7 +284,7 @@ def measure(args, scenario):
     if scenario.program == "step":
         add_own_compute(figures, meanings, scenario)
     told = ("title", "section", "workers", "extra", "colocated", "rate", "size", "tensors", "operations", "target")
-    told += ("hosts", "flat_target", "cpu_target", "card_target") if scenario.hosts else ()
+    told += ("hosts", "flat_target", "cpu_target", "card_target", "cards", "cards_target") if scenario.hosts else ()
     told += ("delay_ms", "loss") if scenario.delay_ms or scenario.loss else ()
     return {
         "bench": scenario.name,

@@ -42,6 +42,8 @@ class Scenario:
     rate: str | None = "1gbit"  # None: loopback, one machine
     delay_ms: float = 0.0  # from host to host: half a round trip
     loss: float = 0.0  # of frames, by chance
+    cards: int = 1  # of each host, and each of that rate
+    one_subnet: bool = False  # for all of them
     slow_servers: tuple = ()  # (server on a machine of its own, its rate)
     size: int = 64 * MIB  # bytes of all tensors together
     tensors: int = 1
@@ -64,6 +66,7 @@ class Scenario:
     idle_s: float = 0.0  # how long to watch all processes of ours do nothing, at the end
     target: float | None = None  # limit / time that issue 5 asks for
     gloo_target: float | None = None  # gloo's time / ours
+    cards_target: float | None = None  # the time of ours with one card / ours
     flat_target: float | None = None  # the time of ours with every rank for itself / ours
     cpu_target: float | None = None  # CPU seconds of all our processes / the same with every rank for itself
     card_target: float | None = None  # most bytes over a host's card, in one direction / size
@@ -72,7 +75,8 @@ class Scenario:
     quick: bool = False
 
     def byte_rate(self):
-        return bits_per_second(self.rate) / 8 * limits.PAYLOAD if self.rate else None
+        """Of a host, all its cards together."""
+        return self.cards * bits_per_second(self.rate) / 8 * limits.PAYLOAD if self.rate else None
 
     def ranks(self):
         """How many each host of workers has."""
@@ -184,6 +188,22 @@ def _hosts():
     without = ("without server", (("DMLC_NUM_SERVER", "0"),))
     title = "one host of 4 ranks, a server beside them, no network"
     yield Scenario("h1l4", section, title, 4, 1, hosts=(4,), rate=None, variants=(*FLAT_TOO, without))
+
+
+def _cards():
+    """All cards of a machine, beside its first alone."""
+    section = "Two cards on a host"
+    one = (("one card", (("DMLC_INTERFACE", "eth0"),)),)
+    both = {"cards": 2, "variants": one, "rivals": (), "cards_target": 1.9}
+    for rate, suffix in (("1gbit", ""), ("500mbit", "-500m"), ("200mbit", "-200m")):
+        speed = {"1gbit": "1 Gbit/s", "500mbit": "500 Mbit/s", "200mbit": "200 Mbit/s"}[rate]
+        for ranks in (1, 2):
+            title = f"2 hosts of {ranks} rank{'s' * (ranks > 1)}, 2 servers, 2 cards of {speed} each"
+            options = {"rate": rate, "hosts": (ranks, ranks), **both}
+            yield Scenario(f"c2-h2l{ranks}k2{suffix}", section, title, 2 * ranks, 2, **options)
+    title = "2 hosts of 2 ranks, 2 servers, 2 cards of 500 Mbit/s each, in one subnet"
+    options = {"rate": "500mbit", "hosts": (2, 2), "one_subnet": True, **both}
+    yield Scenario("c2-one-subnet", section, title, 4, 2, **options)
 
 
 def _small():
@@ -396,6 +416,7 @@ ALL = [
         _busy,
         _split,
         _hosts,
+        _cards,
         _small,
         _order,
         _slow,

@@ -208,9 +208,11 @@ Status start(const char* settings, byteps_job** job) {
   const auto parsed =
       byteps::parse_environment(byteps::Role::kWorker, environment.value(), byteps::own_command());
   if (!parsed.is_ok()) return recorder.with_path("settings", parsed.status());
-  const byteps::Result<byteps::Config> drawn =
-      byteps::with_lot(byteps::with_descriptors(parsed.value().config, byteps::Role::kWorker),
-                       byteps::Role::kWorker);
+  const byteps::Result<byteps::Config> spread =
+      byteps::with_interfaces(byteps::Role::kWorker, parsed.value());
+  if (!spread.is_ok()) return recorder.with_path("settings", spread.status());
+  const byteps::Result<byteps::Config> drawn = byteps::with_lot(
+      byteps::with_descriptors(spread.value(), byteps::Role::kWorker), byteps::Role::kWorker);
   if (!drawn.is_ok()) return recorder.with_path("job", drawn.status());
   const byteps::Config& config = drawn.value();
   recorder.set_rank(config.job.rank);
@@ -225,9 +227,9 @@ Status start(const char* settings, byteps_job** job) {
     if (!made.is_ok()) return recorder.with_path("job", made.status());
     transport = std::move(made).value();
   }
-  // Not knowing the own address is no error: it only tells of the card. (A job of one has none.)
-  const auto address = byteps::advertised_host(parsed.value());
-  byteps::Config here = byteps::with_machine(config, address.is_ok() ? address.value() : "");
+  byteps::warn_about_interfaces(config, log);
+  byteps::Config here =
+      byteps::with_machine(config, byteps::addresses_of_worker(config, parsed.value()));
   if (transport) {
     here.job.local.device =
         byteps::own_place(byteps::place_question(parsed.value(), environment.value()));

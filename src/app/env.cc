@@ -21,11 +21,12 @@ namespace {
 
 constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kGiB = kKiB * kKiB * kKiB;
+constexpr std::size_t kInterfacesMax = 16;  // of DMLC_INTERFACE
 
 // What the variables say, before they are brought together into a Config.
 struct Draft {
   Config config;
-  std::string interface;
+  std::vector<std::string> interfaces;
   std::string role;
   std::string job_key;
   std::string job_key_file;
@@ -41,6 +42,7 @@ struct Draft {
     std::string local_reduce = "auto";
     std::string on_worker_loss = "fail";
     std::string reduce_roots;
+    std::string interfaces;
   };
   Chosen chosen;
   std::string engine;
@@ -86,6 +88,7 @@ struct Variable {
 constexpr SetNumber kNotHere = [](Draft&, std::uint64_t) {};
 
 constexpr const char* kLater = "accepted, without effect in this version";
+constexpr const char* kInterfaceForm = "interfaces, for example eth0 or eth0,eth1";
 constexpr const char* kRdmaForm =
     "0 or zmq (never), auto (where both ends can), ibverbs or 1 (required)";
 
@@ -121,15 +124,15 @@ std::vector<Variable> role_variables() {
        "This machine's address, as told to others. A host name with one address, this machine's "
        "own, is told as that address.",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.config.job.advertise_host = v; }},
-      {"DMLC_INTERFACE", "worker, server", "none", "interface, for example eth0",
-       "The interface whose address is told to others; DMLC_NODE_HOST wins.", 0, 0, nullptr,
-       [](Draft& d, const std::string& v) { d.interface = v; }},
+      {"DMLC_INTERFACE", "worker, server", "none", kInterfaceForm,
+       "The interface whose address is told to others; DMLC_NODE_HOST wins. With several, "
+       "connections are spread over all of these cards (docs/topology.md).",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.chosen.interfaces = v; }},
       {"BYTEPS_NIC_MBPS", "worker, server", "what the card says", "Mbit/s, 1 to 10000000",
-       "Rate of the network card that this process uses, in each direction. Servers behind slow "
-       "cards get "
-       "smaller shares of large tensors.",
+       "Rate of the network card that this process uses, in each direction; with several "
+       "(DMLC_INTERFACE) of each. Servers behind slow cards get smaller shares of large tensors.",
        1, 10'000'000,
-       [](Draft& d, std::uint64_t v) { d.config.job.rate_mbps = static_cast<std::uint32_t>(v); }},
+       [](Draft& d, std::uint64_t v) { d.config.job.card.rate_mbps = static_cast<std::uint32_t>(v); }},
       {"DMLC_PORT", "server", "0", "TCP port, 0 to 65535",
        "Port of the server's first shard, the others follow; 0 takes free ones.", 0, 65535,
        [](Draft& d, std::uint64_t v) { d.config.job.listen_port = static_cast<std::uint16_t>(v); }},
@@ -946,6 +949,28 @@ Status finish_server_or_scheduler(Role role, Draft& draft) {
   return finish_scheduler_address(role, draft);
 }
 
+// "eth0,eth1"
+Status take_interfaces(Draft& draft) {
+  if (draft.chosen.interfaces.empty()) return Status::ok();
+  const auto refuse = [&](const std::string& why) {
+    return wrong("DMLC_INTERFACE", "DMLC_INTERFACE='" + draft.chosen.interfaces +
+                                       "' is not valid: " + why + "; it takes " + kInterfaceForm);
+  };
+  std::istringstream names(draft.chosen.interfaces + ",");
+  for (std::string name; std::getline(names, name, ',');) {
+    std::vector<std::string>& known = draft.interfaces;
+    if (name.empty()) return refuse("it has an empty name");
+    if (std::find(known.begin(), known.end(), name) != known.end()) {
+      return refuse("it names " + name + " twice");
+    }
+    known.push_back(name);
+  }
+  if (draft.interfaces.size() > kInterfacesMax) {
+    return refuse("these are more than " + std::to_string(kInterfacesMax));
+  }
+  return Status::ok();
+}
+
 // "2,3"
 Status take_reduce_roots(Draft& draft) {
   std::string_view rest = draft.chosen.reduce_roots;
@@ -1066,11 +1091,12 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
   if (Status status = take_rdma(draft); !status.is_ok()) return status;
   if (Status status = take_worker_loss(draft); !status.is_ok()) return status;
   if (Status status = take_reduce_roots(draft); !status.is_ok()) return status;
+  if (Status status = take_interfaces(draft); !status.is_ok()) return status;
   if (Status status = take_job_key(draft); !status.is_ok()) return status;
   const Status status = role == Role::kWorker ? finish_worker(draft, environment, command)
                                               : finish_server_or_scheduler(role, draft);
   if (!status.is_ok()) return status;
-  return ParsedEnvironment{draft.config, draft.interface, std::move(draft.warnings)};
+  return ParsedEnvironment{draft.config, draft.interfaces, std::move(draft.warnings)};
 }
 
 std::string environment_reference() {

@@ -47,7 +47,7 @@ const char* name(SettingWarning::Kind kind);  // "other", "unknown", "readable_k
 
 struct ParsedEnvironment {
   Config config;
-  std::string interface;  // DMLC_INTERFACE: the network interface to be reached by
+  std::vector<std::string> interfaces;  // DMLC_INTERFACE: the network interfaces to be reached by
   std::vector<SettingWarning> warnings;
 };
 

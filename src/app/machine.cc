@@ -1,14 +1,19 @@
 #include "app/machine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <memory>
 
 #include <ifaddrs.h>
+#include <sched.h>
 #include <sys/stat.h>
 
 #include "base/ids.h"
 #include "net/address.h"
+#include "net/cards.h"
+#include "topology/machine.h"
+#include "topology/sysfs.h"
 
 namespace byteps {
 namespace {
@@ -36,7 +41,61 @@ std::string interface_of(const std::string& own_address) {
   return {};
 }
 
+// On which this process may run.
+std::vector<std::uint32_t> own_cpus() {
+  std::vector<std::uint32_t> cpus;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;  // more than 1024 of them
+  for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+// net.ipv4.conf: of several settings of it the larger one of an interface and of all counts.
+int setting_of(const std::string& interface, const char* name) {
+  int largest = 0;
+  for (const std::string& who : {std::string("all"), interface}) {
+    std::ifstream file("/proc/sys/net/ipv4/conf/" + who + "/" + name);
+    int value = 0;
+    if (file >> value) largest = std::max(largest, value);
+  }
+  return largest;
+}
+
 }  // namespace
+
+std::vector<std::string> interfaces_of_worker(const std::vector<std::string>& interfaces,
+                                              const LocalPlace& local) {
+  const topology::Sysfs sysfs("/sys");
+  std::vector<topology::Found> cards;
+  for (const std::string& name : interfaces) cards.push_back(sysfs.card(name));
+  const topology::RankHere rank{
+      .index = local.rank, .count = local.size, .device = {}, .node = sysfs.node_of(own_cpus())};
+  std::vector<std::string> own;
+  for (const std::size_t card : topology::cards_of_rank(rank, cards)) {
+    own.push_back(interfaces[card]);
+  }
+  return own;
+}
+
+std::string trouble_of_one_subnet(const CardList& cards) {
+  const auto pair = cards_of_one_subnet(cards, interface_addresses());
+  if (!pair) return {};
+  const bool are_apart = [&] {
+    for (const std::string& each : {pair->first, pair->second}) {
+      if (setting_of(each, "arp_ignore") < 1 || setting_of(each, "arp_announce") < 2) return false;
+      if (setting_of(each, "rp_filter") == 1) return false;
+    }
+    return true;
+  }();
+  if (are_apart) return {};
+  return pair->first + " and " + pair->second +
+         " (DMLC_INTERFACE) are in one subnet, and the kernel takes what is sent to one of them at "
+         "the other as well, or drops it: sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+         "net.ipv4.conf.all.arp_announce=2 net.ipv4.conf.all.rp_filter=2, or give them subnets of "
+         "their own (docs/topology.md)";
+}
 
 std::uint64_t machine_number() {
   const std::string boot = first_line("/proc/sys/kernel/random/boot_id");
@@ -48,7 +107,8 @@ std::uint64_t machine_number() {
 NetworkCard card_of(const std::string& own_address) {
   const std::string interface = interface_of(own_address);
   if (interface.empty()) return {};
-  NetworkCard card{.number = stable_hash(std::to_string(machine_number()) + " " + interface)};
+  NetworkCard card{.number = stable_hash(std::to_string(machine_number()) + " " + interface),
+                   .rate_mbps = 0};
   struct stat device {};
   const std::string folder = "/sys/class/net/" + interface;
   if (stat((folder + "/device").c_str(), &device) != 0) return card;

@@ -34,10 +34,11 @@ topology::Place find_place(const PlaceQuestion& question) {
 }  // namespace
 
 PlaceQuestion place_question(const ParsedEnvironment& parsed, const Environment& environment) {
-  PlaceQuestion question{.local = parsed.config.job.local,
-                         .visible = {},
-                         .interface = parsed.interface,
-                         .card_mbps = parsed.config.job.rate_mbps};
+  PlaceQuestion question{
+      .local = parsed.config.job.local,
+      .visible = {},
+      .interface = parsed.interfaces.size() == 1 ? parsed.interfaces.front() : "",
+      .card_mbps = parsed.config.job.card.rate_mbps};
   const auto visible = environment.find(kVisibleDevices);
   if (visible != environment.end()) question.visible = visible->second;
   return question;

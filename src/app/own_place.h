@@ -14,7 +14,7 @@ namespace byteps {
 struct PlaceQuestion {
   LocalPlace local;
   std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES
-  std::string interface;               // DMLC_INTERFACE; empty: not said
+  std::string interface;               // DMLC_INTERFACE; empty: none, or several
   std::uint32_t card_mbps = 0;         // BYTEPS_NIC_MBPS; 0: not said
   std::string sys = "/sys";
   std::string nvml_library{};  // empty: where the system has it

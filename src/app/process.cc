@@ -26,6 +26,27 @@
 namespace byteps {
 namespace {
 constexpr std::uint32_t kWorkersPerMachine = 16;  // rarely more
+
+Result<std::vector<std::string>> addresses_of(const std::vector<std::string>& interfaces,
+                                              bool loopback_only) {
+  std::vector<std::string> addresses;
+  for (const std::string& interface : interfaces) {
+    const Result<std::string> address = address_of_interface(interface);
+    if (!address.is_ok()) {
+      const Status& why = address.status();
+      const std::string text = "DMLC_INTERFACE: " + why.message();
+      if (!why.is_because_of(CauseKind::kOther)) return why.in_words(text);
+      return Status(why.code(), text,
+                    {.kind = CauseKind::kSettingInvalid, .detail = "DMLC_INTERFACE"});
+    }
+    if (loopback_only && !is_loopback(address.value())) {
+      return needs_key("DMLC_INTERFACE", interface);
+    }
+    addresses.push_back(address.value());
+  }
+  return addresses;
+}
+
 }  // namespace
 
 void ignore_broken_pipes() {
@@ -48,24 +69,15 @@ std::string own_command() {
   return shown_command(std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
-Result<std::string> advertised_host(const ParsedEnvironment& environment) {
+Result<std::vector<std::string>> advertised_hosts(const ParsedEnvironment& environment) {
   const JobConfig& job = environment.config.job;
-  if (!job.advertise_host.empty()) return job.advertise_host;
-  if (!environment.interface.empty()) {
-    Result<std::string> address = address_of_interface(environment.interface);
-    if (address.is_ok() && job.loopback_only && !is_loopback(address.value())) {
-      return needs_key("DMLC_INTERFACE", environment.interface);
-    }
-    if (!address.is_ok()) {
-      const Status& why = address.status();
-      const std::string text = "DMLC_INTERFACE: " + why.message();
-      if (!why.is_because_of(CauseKind::kOther)) return why.in_words(text);
-      return Status(why.code(), text,
-                    {.kind = CauseKind::kSettingInvalid, .detail = "DMLC_INTERFACE"});
-    }
-    return address;
+  if (!job.advertise_host.empty()) return std::vector{job.advertise_host};
+  if (!environment.interfaces.empty()) {
+    return addresses_of(environment.interfaces, job.loopback_only);
   }
-  return local_address_towards({job.scheduler_host, job.scheduler_port});
+  const auto towards = local_address_towards({job.scheduler_host, job.scheduler_port});
+  if (!towards.is_ok()) return towards.status();
+  return std::vector{towards.value()};
 }
 
 std::string told_host(const std::string& host) {
@@ -78,11 +90,45 @@ std::string told_host(const std::string& host) {
   return is_only && !is_loopback(first) && is_own_address(first) ? first : host;
 }
 
-Config with_machine(Config config, const std::string& own_address) {
-  config.job.machine = machine_number();
-  const NetworkCard card = card_of(own_address);
-  config.job.card = card.number;
-  if (config.job.rate_mbps == 0) config.job.rate_mbps = card.rate_mbps;
+Result<Config> with_interfaces(Role role, const ParsedEnvironment& environment) {
+  Config config = environment.config;
+  const bool is_alone = role == Role::kWorker && config.job.scheduler_host.empty();
+  if (environment.interfaces.size() < 2 || is_alone) return config;
+  const auto addresses = addresses_of(environment.interfaces, config.job.loopback_only);
+  if (!addresses.is_ok()) return addresses.status();
+  CardList& cards = config.cards;
+  cards.all = cards.own = environment.interfaces;
+  if (role == Role::kWorker) cards.own = interfaces_of_worker(cards.all, config.job.local);
+  return config;
+}
+
+std::vector<std::string> addresses_of_worker(const Config& config,
+                                             const ParsedEnvironment& environment) {
+  const CardList& cards = config.cards;
+  const auto known = cards.empty() ? advertised_hosts(environment)
+                                   : addresses_of(cards.own, config.job.loopback_only);
+  return known.is_ok() ? known.value() : std::vector<std::string>();
+}
+
+void warn_about_interfaces(const Config& config, const Log& log) {
+  if (config.job.local.rank > 0) return;
+  const std::string trouble = trouble_of_one_subnet(config.cards);
+  if (!trouble.empty()) LOG(log, kWarning) << trouble;
+}
+
+Config with_machine(Config config, const std::vector<std::string>& own_addresses) {
+  JobConfig& job = config.job;
+  job.machine = machine_number();
+  const std::uint32_t told_mbps = job.card.rate_mbps;
+  for (const std::string& address : own_addresses) {
+    NetworkCard card = card_of(address);
+    if (told_mbps != 0) card.rate_mbps = told_mbps;
+    if (address == own_addresses.front()) {
+      job.card = card;
+    } else {
+      job.more_cards.push_back(card);
+    }
+  }
   return config;
 }
 
@@ -107,23 +153,24 @@ Config with_descriptors(Config config, Role role) {
   return config;
 }
 
-Result<std::string> await_advertised_host(const ParsedEnvironment& environment, Clock& clock,
-                                          Waiter& waiter, const std::atomic<bool>& stop,
-                                          const Log& log) {
+Result<std::vector<std::string>> await_advertised_hosts(const ParsedEnvironment& environment,
+                                                        Clock& clock, Waiter& waiter,
+                                                        const std::atomic<bool>& stop,
+                                                        const Log& log) {
   const TimeoutConfig& timeout = environment.config.timeout;
   const JobConfig& job = environment.config.job;
   const TimeNs begin_ns = clock.now();
   TimeNs next_notice_ns = begin_ns + timeout.first_notice_ns;
   for (;;) {
-    Result<std::string> host = advertised_host(environment);
-    if (host.is_ok() || host.status().is(Code::kInvalidArgument) || stop.load()) return host;
+    auto hosts = advertised_hosts(environment);
+    if (hosts.is_ok() || hosts.status().is(Code::kInvalidArgument) || stop.load()) return hosts;
     const TimeNs now = clock.now();
-    if (now >= begin_ns + timeout.start_ns) return host;
+    if (now >= begin_ns + timeout.start_ns) return hosts;
     if (now >= next_notice_ns) {
       next_notice_ns = now + timeout.notice_every_ns;
       LOG(log, kWarning) << "no way to the scheduler at "
                          << Endpoint{job.scheduler_host, job.scheduler_port}.text() << " since "
-                         << duration_text(now - begin_ns) << ": " << host.status().message()
+                         << duration_text(now - begin_ns) << ": " << hosts.status().message()
                          << "; is DMLC_PS_ROOT_URI right?";
     }
     waiter.wait(timeout.heartbeat_ns());
@@ -176,6 +223,7 @@ Result<std::unique_ptr<ProcessTransport>> TransportMaker::make(std::vector<Endpo
   if (role_ == Role::kScheduler) options.self.failure_ms = config_.timeout.failure_ms();
   options.key = config_.job.key;
   options.loopback_only = config_.job.loopback_only;
+  options.cards = config_.cards;
   options.connect_timeout_ns = config_.timeout.failure_ns;
   options.unreachable_ns = config_.timeout.failure_ns / 2;
   options.linger_ns = config_.timeout.failure_ns / 3;
@@ -247,11 +295,14 @@ int check_settings(const Environment& environment) {
     say_about(name(warning.kind), warning.about);
   }
   if (role != Role::kServer) return kExitOk;
-  const Result<std::string> host = advertised_host(parsed.value());
-  if (!host.is_ok()) {
-    return refuse(host.status().cause(), "own address: " + host.status().message());
+  const Result<std::vector<std::string>> hosts = advertised_hosts(parsed.value());
+  if (!hosts.is_ok()) {
+    return refuse(hosts.status().cause(), "own address: " + hosts.status().message());
   }
-  say("own_address", host.value());
+  say("own_address", hosts.value().front());
+  for (std::size_t i = 1; i < hosts.value().size(); ++i) {
+    say("further_address", hosts.value()[i]);
+  }
   return kExitOk;
 }
 

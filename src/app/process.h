@@ -36,23 +36,34 @@ std::string host_and_pid();
 // How this process was started, for messages that say how to start it better (launch.h).
 std::string own_command();
 
-// The address that others reach this process at: DMLC_NODE_HOST, else that of DMLC_INTERFACE, else the one from which
-// the scheduler is reached.
-Result<std::string> advertised_host(const ParsedEnvironment& environment);
+// The addresses that others reach this process at, one for each card: DMLC_NODE_HOST, else those of DMLC_INTERFACE,
+// else the one from which the scheduler is reached.
+Result<std::vector<std::string>> advertised_hosts(const ParsedEnvironment& environment);
 
 // The same, tried again while it only depends on the network: a scheduler's host name may be known later than its job
 // starts. Says what it waits for; gives up after the start timeout, or when `stop` is set. `waiter` is slept on.
-Result<std::string> await_advertised_host(const ParsedEnvironment& environment, Clock& clock,
-                                          Waiter& waiter, const std::atomic<bool>& stop,
-                                          const Log& log);
+Result<std::vector<std::string>> await_advertised_hosts(const ParsedEnvironment& environment,
+                                                        Clock& clock, Waiter& waiter,
+                                                        const std::atomic<bool>& stop,
+                                                        const Log& log);
+
+// The settings with the cards that connections go by, where DMLC_INTERFACE names several. Errors as of
+// advertised_hosts().
+Result<Config> with_interfaces(Role role, const ParsedEnvironment& environment);
+// Of the cards that a worker uses. Not to know them is no error: they only tell of the cards.
+std::vector<std::string> addresses_of_worker(const Config& config,
+                                             const ParsedEnvironment& environment);
+// What is wrong with how they are set up, once for a machine.
+void warn_about_interfaces(const Config& config, const Log& log);
 
 // What a server tells the others of `host`, its advertised one: the address itself where that is beyond doubt, so that
 // no worker has to look the name up. A name stays where it leads to several addresses, or to none of this machine as
 // seen from here (a host may be known to itself as 127.0.1.1, or be behind a translation of addresses). May block.
 std::string told_host(const std::string& host);
 
-// The settings with what this machine knows of itself: its number, and its card's rate unless that is set.
-Config with_machine(Config config, const std::string& own_address);
+// The settings with what this machine knows of itself: its number, its cards, by their addresses, and their rates
+// unless these are set.
+Config with_machine(Config config, const std::vector<std::string>& own_addresses);
 
 // The settings with what is drawn for each life of a process anew: a scheduler's incarnation of the job, or the number
 // that tells a member's life from those before.
@@ -97,9 +108,9 @@ void record_signal(const Log& log, int number);
 void say_events(const Log& log, const Status& outcome);
 
 // --check: what a process of the role in DMLC_ROLE would do with this environment, for bps doctor. Lines of a word and
-// its text on standard output: byteps, protocol, kernels, devices, warning (any number), then error, or own_address
-// (servers). Behind a warning or an error stand its kind, and about: the variable or file that it is about, if there is
-// one.
+// its text on standard output: byteps, protocol, kernels, devices, warning (any number), then error, or own_address and
+// further_address (any number; servers). Behind a warning or an error stand its kind, and about: the variable or file
+// that it is about, if there is one.
 // Returns kExitOk, or kExitBadSettings after an error.
 int check_settings(const Environment& environment);
 

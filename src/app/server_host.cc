@@ -14,11 +14,12 @@ constexpr TimeNs kLookEveryNs = 20 * kMillisecond;
 
 }  // namespace
 
-ServerHost::ServerHost(const TransportMaker& maker, const Config& config, std::string address,
-                       ProcessTransport& to_scheduler, Clock& clock, Log log, AbsenceSink absences)
+ServerHost::ServerHost(const TransportMaker& maker, const Config& config,
+                       std::vector<std::string> addresses, ProcessTransport& to_scheduler,
+                       Clock& clock, Log log, AbsenceSink absences)
     : maker_(maker),
       config_(config),
-      address_(std::move(address)),
+      addresses_(std::move(addresses)),
       to_scheduler_(to_scheduler),
       clock_(clock),
       log_(std::move(log)),
@@ -26,7 +27,8 @@ ServerHost::ServerHost(const TransportMaker& maker, const Config& config, std::s
       orders_(kOrdersMax, &to_scheduler.waiter()) {}
 
 Status ServerHost::open_first() {
-  auto made = ServerUnit::make(maker_, config_, address_, to_scheduler_, orders_, log_, absences_);
+  auto made =
+      ServerUnit::make(maker_, config_, addresses_, to_scheduler_, orders_, log_, absences_);
   if (!made.is_ok()) return made.status();
   all_.push_back(std::move(made).value());
   together_.add(first(), all_.front()->waiter());
@@ -84,7 +86,7 @@ void ServerHost::open(const UnitOrder& order) {
   config.value().job.wanted_server_rank = order.wanted.rank;
   config.value().shard_count = order.wanted.shards;
   auto made =
-      ServerUnit::make(maker_, config.value(), address_, orders_, log_.unrecorded(), absences_);
+      ServerUnit::make(maker_, config.value(), addresses_, orders_, log_.unrecorded(), absences_);
   if (!made.is_ok()) return refuse(made.status());
   all_.push_back(std::move(made).value());
   ServerUnit& unit = *all_.back();

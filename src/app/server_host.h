@@ -19,9 +19,9 @@ namespace byteps {
 
 class ServerHost final : public Actor {
  public:
-  // `address`: of this process, as of its first unit. `to_scheduler` is that unit's and wakes this actor; `log` is that
-  // unit's too. All references must outlive the host.
-  ServerHost(const TransportMaker& maker, const Config& config, std::string address,
+  // `addresses`: of this process, as of its first unit. `to_scheduler` is that unit's and wakes this actor; `log` is
+  // that unit's too. All references must outlive the host.
+  ServerHost(const TransportMaker& maker, const Config& config, std::vector<std::string> addresses,
              ProcessTransport& to_scheduler, Clock& clock, Log log, AbsenceSink absences);
   // Makes the first unit, which listens from now on.
   Status open_first();
@@ -43,7 +43,7 @@ class ServerHost final : public Actor {
 
   const TransportMaker& maker_;
   const Config& config_;
-  const std::string address_;
+  const std::vector<std::string> addresses_;
   ProcessTransport& to_scheduler_;
   Clock& clock_;
   const Log log_;

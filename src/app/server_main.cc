@@ -40,12 +40,22 @@ failed (the reason is on standard error); 2 bad settings; 3 port in use; 4 it wa
 has its place; 128 + n signal n.
 )";
 
-// With the number of shards that this machine is to have.
+// With the number of shards that this machine is to have: as many for each of its cards.
 Config with_shard_count(Config config) {
-  if (config.shard_count == 0)
-    config.shard_count =
-        std::max(1U, std::thread::hardware_concurrency() / 2);  // the kernel works, too
+  if (config.shard_count > 0) return config;
+  const unsigned usual = std::thread::hardware_concurrency() / 2;  // the kernel works, too
+  const auto cards = static_cast<unsigned>(std::max<std::size_t>(1, config.cards.all.size()));
+  const unsigned each = std::max(1U, (usual + cards - 1) / cards);
+  config.shard_count = std::min(each * cards, kShardsOfServerMax);
   return config;
+}
+
+// A shard is reached at one card.
+void warn_about_shards(const Config& config, const Log& log) {
+  const std::size_t cards = config.cards.all.size();
+  if (cards <= config.shard_count) return;
+  LOG(log, kWarning) << "BYTEPS_SERVER_ENGINE_THREAD=" << config.shard_count << ": so many of the "
+                     << cards << " cards of DMLC_INTERFACE are used, for a shard has one";
 }
 
 // Waits for the process's threads, at most so long. One that stands still does so for ever, and with it this process
@@ -99,22 +109,22 @@ int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& w
   std::atomic<bool> stop{false};
   SignalWatch signals(stop, waiter);
 
-  const Result<std::string> host = await_advertised_host(environment, clock, waiter, stop, log);
-  if (stop.load() && !host.is_ok()) {
+  const auto hosts = await_advertised_hosts(environment, clock, waiter, stop, log);
+  if (stop.load() && !hosts.is_ok()) {
     record_signal(log, signals.received());
     say_events(log, {Code::kCancelled,
                      "a server was told to stop before it had an address",
                      {.kind = CauseKind::kToldToStop}});
     return 128 + signals.received();
   }
-  if (!host.is_ok()) {
-    const Status why = host.status().in_words(
-        "own address: " + host.status().message() +
+  if (!hosts.is_ok()) {
+    const Status why = hosts.status().in_words(
+        "own address: " + hosts.status().message() +
         "; or set DMLC_NODE_HOST to the address that workers reach this machine at");
     LOG(log, kError) << log.left_behind("settings", why).message();
     return kExitBadSettings;
   }
-  ServerHost process(maker, config, host.value(), *to_scheduler.value(), clock, log,
+  ServerHost process(maker, config, hosts.value(), *to_scheduler.value(), clock, log,
                      flight.absence_sink());
   if (const Status opened = process.open_first(); !opened.is_ok()) {
     const Status told = cannot_listen(opened, " (DMLC_PORT)");
@@ -148,13 +158,18 @@ int run() {
     LOG(log, kWarning) << warning.text;
   }
   ParsedEnvironment complete = environment.value();
-  const Result<Config> drawn =
-      with_lot(with_descriptors(with_shard_count(complete.config), Role::kServer), Role::kServer);
-  if (!drawn.is_ok()) {
-    LOG(log, kError) << log.left_behind("settings", drawn.status()).message();
+  Result<Config> config = with_interfaces(Role::kServer, complete);
+  if (config.is_ok()) {
+    config =
+        with_lot(with_descriptors(with_shard_count(config.value()), Role::kServer), Role::kServer);
+  }
+  if (!config.is_ok()) {
+    LOG(log, kError) << log.left_behind("settings", config.status()).message();
     return kExitBadSettings;
   }
-  complete.config = drawn.value();
+  complete.config = config.value();
+  warn_about_interfaces(complete.config, log);
+  warn_about_shards(complete.config, log);
   return serve(complete, flight, writer, log);
 }
 

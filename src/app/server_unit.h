@@ -21,15 +21,16 @@ namespace byteps {
 
 class ServerUnit {
  public:
-  // Listens for workers as config.job.listen_port and config.shard_count say, at this address. `to_scheduler` only
-  // connects; the unit owns it or, where it is lent, not. All references must outlive the unit.
+  // Listens for workers as config.job.listen_port and config.shard_count say, at these addresses, of which shards take
+  // the next one each, in turn. `to_scheduler` only connects; the unit owns it or, where it is lent, not. All
+  // references must outlive the unit.
   static Result<std::unique_ptr<ServerUnit>> make(const TransportMaker& maker, const Config& config,
-                                                  const std::string& host,
+                                                  const std::vector<std::string>& hosts,
                                                   ProcessTransport& to_scheduler,
                                                   Mailbox<UnitOrder>& orders, const Log& log,
                                                   const AbsenceSink& absences);
   static Result<std::unique_ptr<ServerUnit>> make(const TransportMaker& maker, const Config& config,
-                                                  const std::string& host,
+                                                  const std::vector<std::string>& hosts,
                                                   Mailbox<UnitOrder>& orders, const Log& log,
                                                   const AbsenceSink& absences);
 
@@ -57,8 +58,8 @@ class ServerUnit {
 
   ServerUnit(const Config& config, std::unique_ptr<ProcessTransport> own,
              ProcessTransport& to_scheduler);
-  Status listen(const TransportMaker& maker, const std::string& host, Mailbox<UnitOrder>& orders,
-                const Log& log, const AbsenceSink& absences);
+  Status listen(const TransportMaker& maker, const std::vector<std::string>& hosts,
+                Mailbox<UnitOrder>& orders, const Log& log, const AbsenceSink& absences);
 
   const Config config_;
   const std::unique_ptr<ProcessTransport> own_;  // null: it is lent

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/card.h"
 #include "base/ids.h"
 #include "base/job_key.h"
 #include "base/log.h"
@@ -99,11 +100,11 @@ struct JobConfig {
   std::uint32_t wanted_server_rank = 0xffffffff;
   std::string
       advertise_host;  // own address to tell others; empty: that of the connection to the scheduler
-  std::uint64_t machine = 0;      // app/machine.h; 0: not known
-  std::uint64_t card = 0;         // the network card that this process uses; 0: not known
-  std::uint32_t rate_mbps = 0;    // of that card, in each direction; 0: not known
-  std::uint16_t listen_port = 0;  // servers: first shard's port, 0 for any free ones
-  std::uint64_t descriptors = 0;  // that this process may have open; 0: not known
+  std::uint64_t machine = 0;              // app/machine.h; 0: not known
+  NetworkCard card;                       // that this process uses
+  std::vector<NetworkCard> more_cards{};  // that it uses besides
+  std::uint16_t listen_port = 0;          // servers: first shard's port, 0 for any free ones
+  std::uint64_t descriptors = 0;          // that this process may have open; 0: not known
 };
 
 // Whether and how connections between hosts move tensors by RDMA. Peers on one host share memory in any case.
@@ -157,6 +158,7 @@ struct Config {
   TraceConfig trace;
   RdmaConfig rdma;
   DeviceConfig device;
+  CardList cards;  // by which connections go
   LogLevel log_level = LogLevel::kWarning;
   // Members: what the scheduler says about who is missing is for the log, and not only for the flight recorder.
   bool tells_roll_call = true;

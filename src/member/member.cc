@@ -93,8 +93,9 @@ wire::Join make_join(const Config& config, Role role, std::string host,
   join.partition_bytes = config.flow.partition_bytes;
   join.frame_bytes = config.flow.frame_bytes;
   join.machine = config.job.machine;
-  join.card = config.job.card;
-  join.rate_mbps = config.job.rate_mbps;
+  join.card = config.job.card.number;
+  join.rate_mbps = config.job.card.rate_mbps;
+  join.more_cards = config.job.more_cards;
   join.machine_index = config.job.machine_index;
   join.local_reduce = config.job.sums.locally;
   join.needs_servers = config.job.sums.needs_servers;

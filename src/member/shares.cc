@@ -42,6 +42,14 @@ Range range_of(const MachineLoad& machine, std::int64_t workers, std::int64_t ca
 // The highest rate that is told of a card, by its number.
 using CardRates = std::map<std::uint64_t, std::uint32_t>;
 
+void note_cards(const wire::RosterMember& member, CardRates& cards) {
+  const auto note = [&](std::uint64_t number, std::uint32_t rate_mbps) {
+    cards[number] = std::max(cards[number], rate_mbps);
+  };
+  note(member.card, member.rate_mbps);
+  for (const NetworkCard& card : member.more_cards) note(card.number, card.rate_mbps);
+}
+
 // Who does not name its card uses one of the others, or one that nobody names.
 std::uint32_t rate_of(const CardRates& cards) {
   std::uint64_t named = 0;
@@ -134,8 +142,7 @@ std::vector<wire::Slot> slots_of(const wire::Roster& roster) {
       cards_of.emplace_back();
     }
     machine_of.push_back(place);
-    std::uint32_t& card_mbps = cards_of[place][member.card];
-    card_mbps = std::max(card_mbps, member.rate_mbps);
+    note_cards(member, cards_of[place]);
     if (member.role == Role::kWorker && is_first_of_group(groups, WorkerRank(member.rank))) {
       ++machines[place].worker_count;
     }

@@ -188,11 +188,13 @@ Result<std::string> address_of_interface(const std::string& interface_name) {
   if (getifaddrs(&list) != 0) return system_error("getifaddrs", errno);
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
   std::set<std::string_view> names;
+  bool is_down = false;
   std::string v4;
   std::string v6;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     names.insert(entry->ifa_name);
     if (entry->ifa_addr == nullptr || interface_name != entry->ifa_name) continue;
+    is_down = is_down || (entry->ifa_flags & IFF_UP) == 0;
     if (entry->ifa_addr->sa_family == AF_INET && v4.empty()) {
       v4 = copy_of(entry->ifa_addr, sizeof(sockaddr_in)).endpoint().host;
     }
@@ -202,6 +204,10 @@ Result<std::string> address_of_interface(const std::string& interface_name) {
       if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr)) continue;
       v6 = copy_of(entry->ifa_addr, sizeof(sockaddr_in6)).endpoint().host;
     }
+  }
+  if (is_down) {
+    return Status(Code::kInvalidArgument, "the network interface '" + interface_name +
+                                              "' is down; ip link set " + interface_name + " up");
   }
   if (!v4.empty()) return v4;
   if (!v6.empty()) return v6;

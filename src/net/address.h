@@ -53,7 +53,7 @@ Result<std::string> local_address_towards(const Endpoint& target);
 bool is_own_address(const std::string& text);
 
 // The first IPv4 address, else the first IPv6 address with more than link scope, of a network interface
-// ("eth0"). kInvalidArgument names the interfaces there are.
+// ("eth0"). kInvalidArgument: it is down, has none, or does not exist, and the text names those there are.
 Result<std::string> address_of_interface(const std::string& interface_name);
 
 }  // namespace byteps

@@ -437,6 +437,11 @@ void fields(Visitor& v, Missing& m) {
   v.members(1, m.ranks);
 }
 template <typename Visitor>
+void fields(Visitor& v, NetworkCard& m) {
+  v.field(1, m.number);
+  v.field(2, m.rate_mbps);
+}
+template <typename Visitor>
 void fields(Visitor& v, Join& m) {
   v.field(1, m.role);
   v.field(2, m.wanted_rank);
@@ -462,6 +467,7 @@ void fields(Visitor& v, Join& m) {
   v.ranks(22, m.heard.left_for_a_while, kWorkersMax);
   v.flag(23, m.has_waited);
   v.place(24, m.place);
+  v.some(25, m.more_cards);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {
@@ -478,6 +484,7 @@ void fields(Visitor& v, RosterMember& m) {
   v.count(11, m.vacant_since);
   v.count(12, m.serves_none_since);
   v.count(13, m.place);
+  v.some(14, m.more_cards);
 }
 template <typename Visitor>
 void fields(Visitor& v, topology::Place& m) {

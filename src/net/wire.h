@@ -33,6 +33,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/card.h"
 #include "base/cause.h"
 #include "base/ids.h"
 #include "base/members.h"
@@ -193,7 +194,8 @@ struct Join {
   std::uint64_t machine = 0;
   // The network card that this process uses: the same for all that use it, on its machine; 0: does not say.
   std::uint64_t card = 0;
-  std::uint32_t rate_mbps = 0;  // of that card, in each direction; 0: not known
+  std::uint32_t rate_mbps = 0;            // of that card, in each direction; 0: not known
+  std::vector<NetworkCard> more_cards{};  // that it uses besides
   // Workers: which of the launcher's machines this is, on which local ranks are counted. Not `machine`: a launcher may
   // take one machine for several (containers), or several for one.
   std::uint32_t machine_index = 0;
@@ -240,6 +242,7 @@ struct RosterMember {
   // reason to yet.
   std::uint32_t serves_none_since = 0;
   std::uint32_t place = 0;  // 1 + its index in Roster::places; 0: none (member/places.h)
+  std::vector<NetworkCard> more_cards{};  // as in its Join
   bool operator==(const RosterMember&) const = default;
 };
 

@@ -27,8 +27,11 @@ bool shares_endpoint(const wire::Join& a, const wire::Join& b) {
 
 wire::RosterMember member_of(const Seat& seat) {
   const wire::Join& join = seat.join;
-  return {join.role, seat.rank,      join.host,          join.endpoints,  join.machine,
-          join.card, join.rate_mbps, join.machine_index, join.relay_port, join.life};
+  wire::RosterMember member{join.role,       seat.rank, join.host,      join.endpoints,
+                            join.machine,    join.card, join.rate_mbps, join.machine_index,
+                            join.relay_port, join.life};
+  member.more_cards = join.more_cards;
+  return member;
 }
 
 wire::Join join_of(const wire::RosterMember& member) {
@@ -40,6 +43,7 @@ wire::Join join_of(const wire::RosterMember& member) {
   join.machine = member.machine;
   join.card = member.card;
   join.rate_mbps = member.rate_mbps;
+  join.more_cards = member.more_cards;
   join.machine_index = member.machine_index;
   join.relay_port = member.relay_port;
   join.life = member.life;

@@ -846,7 +846,7 @@ std::optional<Faults> faults_named(std::string_view text) {
 void WorldPlan::introduce(std::uint32_t rank, JobConfig& job) const {
   job.rank = rank;
   job.machine = rank < worker_machines.size() ? worker_machines[rank] : 0;
-  job.card = job.machine;
+  job.card.number = job.machine;
   if (rank < worker_places.size()) job.local.device = worker_places[rank];
   job.sums.locally = local_reduce;
   job.sums.needs_servers = needs_servers;

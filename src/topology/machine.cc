@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -22,6 +23,24 @@ std::size_t in_common(const std::vector<Hop>& a, const std::vector<Hop>& b) {
 bool are_of_one_bus(const std::vector<Hop>& a, const std::vector<Hop>& b) {
   return !a.empty() && !b.empty() && a[0].address.domain == b[0].address.domain &&
          a[0].address.bus == b[0].address.bus;
+}
+
+// Places of the best by `merit`, which can be compared.
+template <typename Merit>
+std::vector<std::size_t> best_of(const std::vector<Found>& cards, Merit&& merit) {
+  std::vector<std::size_t> best;
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    if (!best.empty() && merit(cards[i]) < merit(cards[best.front()])) continue;
+    if (!best.empty() && merit(cards[best.front()]) < merit(cards[i])) best.clear();
+    best.push_back(i);
+  }
+  return best;
+}
+
+// Nearer is larger.
+auto nearness(const std::vector<Hop>& device, std::int16_t node, const Found& card) {
+  const bool is_of_node = card.node >= 0 && card.node == node;
+  return std::tuple(in_common(device, card.path), are_of_one_bus(device, card.path), is_of_node);
 }
 
 // A ring of NVLink through all of an island's ranks, by trying.
@@ -291,18 +310,25 @@ Route Machine::between_nodes(std::int16_t from, std::int16_t to) const {
 
 std::size_t nearest_card(const std::vector<Hop>& device, std::int16_t node,
                          const std::vector<Found>& cards, std::size_t turn) {
-  const auto merit = [&](const Found& card) {
-    const bool is_of_node = card.node >= 0 && card.node == node;
-    return std::tuple(in_common(device, card.path), are_of_one_bus(device, card.path), is_of_node,
-                      card.rate_mbps);
-  };
-  std::vector<std::size_t> best;
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    if (!best.empty() && merit(cards[i]) < merit(cards[best.front()])) continue;
-    if (!best.empty() && merit(cards[best.front()]) < merit(cards[i])) best.clear();
-    best.push_back(i);
-  }
+  const std::vector<std::size_t> best = best_of(cards, [&](const Found& card) {
+    return std::tuple(nearness(device, node, card), card.rate_mbps);
+  });
   return best[turn % best.size()];
+}
+
+std::vector<std::size_t> cards_of_rank(const RankHere& rank, const std::vector<Found>& cards) {
+  std::vector<std::size_t> near =
+      best_of(cards, [&](const Found& card) { return nearness(rank.device, rank.node, card); });
+  if (near.size() * rank.count < cards.size()) {
+    near.resize(cards.size());
+    std::iota(near.begin(), near.end(), std::size_t{0});
+  }
+  const std::size_t takers = std::min(rank.count, near.size());
+  std::vector<std::size_t> own;
+  for (std::size_t at = rank.index % takers; at < near.size(); at += takers) {
+    own.push_back(near[at]);
+  }
+  return own;
 }
 
 }  // namespace byteps::topology

@@ -94,4 +94,16 @@ struct Found;
 std::size_t nearest_card(const std::vector<Hop>& device, std::int16_t node,
                          const std::vector<Found>& cards, std::size_t turn);
 
+// A rank, of as many as its machine has.
+struct RankHere {
+  std::size_t index = 0;
+  std::size_t count = 1;
+  std::vector<Hop> device;  // empty: it has none, or none is known
+  std::int16_t node = -1;   // of its device or its CPUs; -1: of several, or not known
+};
+// Which of the cards are its own, at least one. `cards` is not empty, and they are meant to be used all, whatever their
+// rates. Of the nearest ones, where these are at least a rank's equal share, else of all, ranks take one each, in turn;
+// fewer ranks than cards take several.
+std::vector<std::size_t> cards_of_rank(const RankHere& rank, const std::vector<Found>& cards);
+
 }  // namespace byteps::topology

@@ -61,6 +61,26 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
+// "0-3,8,10-11"
+bool is_in_list(const std::string& list, std::uint32_t cpu) {
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  while (at < end) {
+    std::uint32_t first = 0;
+    auto [stop, error] = std::from_chars(at, end, first);
+    if (error != std::errc()) return false;
+    std::uint32_t last = first;
+    if (stop != end && *stop == '-') {
+      const auto after = std::from_chars(stop + 1, end, last);
+      if (after.ec != std::errc()) return false;
+      stop = after.ptr;
+    }
+    if (first <= cpu && cpu <= last) return true;
+    at = stop == end ? end : stop + 1;
+  }
+  return false;
+}
+
 void sort_by_address(std::vector<Found>& found) {
   std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
     return a.path.back().address < b.path.back().address;
@@ -135,6 +155,21 @@ std::vector<Found> Sysfs::gpus() const {
   }
   sort_by_address(found);
   return found;
+}
+
+std::int16_t Sysfs::node_of(const std::vector<std::uint32_t>& cpus) const {
+  const std::string folder = root_ + "/devices/system/node";
+  for (const std::string& name : names_in(folder)) {
+    if (!name.starts_with("node")) continue;
+    const std::int64_t node = number_of(name.substr(4), -1);
+    if (node < 0 || node > kNodeMax) continue;
+    const std::string list = line(folder + "/" + name + "/cpulist");
+    const auto is_here = [&](std::uint32_t cpu) { return is_in_list(list, cpu); };
+    if (!cpus.empty() && std::all_of(cpus.begin(), cpus.end(), is_here)) {
+      return static_cast<std::int16_t>(node);
+    }
+  }
+  return -1;
 }
 
 std::vector<Found> Sysfs::cards() const {

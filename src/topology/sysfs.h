@@ -4,6 +4,7 @@
 // Nothing here is an error: what is not there, or is not what it should be, is not known.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ class Sysfs {
   // virtual functions of a card are is left out.
   std::vector<Found> gpus() const;
   std::vector<Found> cards() const;
+
+  // The NUMA node that has all of these CPUs; -1: none has.
+  std::int16_t node_of(const std::vector<std::uint32_t>& cpus) const;
 
  private:
   Found at(const std::string& folder) const;

@@ -307,6 +307,23 @@ TEST(Environment, groups_and_leaders_of_a_machine_are_taken_as_upstream_has_them
   }
 }
 
+TEST(Environment, several_interfaces_are_named_with_commas_each_once) {
+  const auto of = [](const std::string& names) {
+    return parse_environment(Role::kWorker, {{"DMLC_INTERFACE", names}});
+  };
+  EXPECT_THAT(of("").value().interfaces, IsEmpty());
+  EXPECT_THAT(of("eth0").value().interfaces, ElementsAre("eth0"));
+  EXPECT_THAT(of("eth1,ib0").value().interfaces, ElementsAre("eth1", "ib0"));
+  for (const char* names : {",", "eth0,", ",eth0", "eth0,,eth1"}) {
+    EXPECT_THAT(of(names).status().message(), HasSubstr("DMLC_INTERFACE='")) << names;
+    EXPECT_THAT(of(names).status().message(), HasSubstr("empty name")) << names;
+  }
+  EXPECT_THAT(of("eth0,eth1,eth0").status().message(), HasSubstr("names eth0 twice"));
+  std::string many = "a0";
+  for (int i = 1; i <= 16; ++i) many += ",a" + std::to_string(i);
+  EXPECT_THAT(of(many).status().message(), HasSubstr("more than 16"));
+}
+
 TEST(Environment, what_upstream_sets_for_nccl_by_hand_is_accepted_with_a_line) {
   for (const char* name :
        {"BYTEPS_NCCL_NUM_RINGS", "BYTEPS_NCCL_GROUP_SIZE", "BYTEPS_OMP_THREAD_PER_GPU"}) {

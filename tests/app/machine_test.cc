@@ -24,5 +24,16 @@ TEST(Machine, has_a_number_for_each_of_its_interfaces) {
   EXPECT_EQ(card_of("").number, 0u);
 }
 
+TEST(Machine, a_worker_alone_uses_all_interfaces_and_several_take_turns) {
+  const std::vector<std::string> names = {"no-such0", "no-such1"};  // of which nothing is known
+  EXPECT_EQ(interfaces_of_worker(names, {.rank = 0, .size = 1}), names);
+  EXPECT_EQ(interfaces_of_worker(names, {.rank = 3, .size = 4}), std::vector{names[1]});
+}
+
+TEST(Machine, one_card_is_no_trouble_of_a_subnet) {
+  EXPECT_EQ(trouble_of_one_subnet({}), "");
+  EXPECT_EQ(trouble_of_one_subnet({.all = {"lo"}, .own = {"lo"}}), "");
+}
+
 }  // namespace
 }  // namespace byteps

@@ -159,6 +159,17 @@ TEST(Shards, of_a_machine_with_two_cards_weigh_twice_those_of_one_with_one) {
   EXPECT_EQ(places[2].weight, places[3].weight);
 }
 
+TEST(Shards, of_a_server_that_uses_two_cards_itself_weigh_alike) {
+  wire::Roster roster = roster_of_cards(10);
+  roster.members[1].more_cards = {{.number = 11, .rate_mbps = 10'000}};
+  const std::vector<ShardPlace> places = shards_at_first(roster);
+  EXPECT_NEAR(static_cast<double>(places[0].weight) / places[2].weight, 2, 0.02)
+      << "the machine has the rates of both";
+  EXPECT_EQ(places[0].weight, places[1].weight);
+  roster.members[2].more_cards = roster.members[1].more_cards;
+  EXPECT_EQ(shards_at_first(roster)[0].weight, places[0].weight) << "once, whoever uses them";
+}
+
 TEST(Shards, of_a_server_that_does_not_name_its_card_add_no_rate) {
   for (const std::uint64_t second_card : {std::uint64_t{10}, std::uint64_t{0}}) {
     for (const ShardPlace& place : shards_at_first(roster_of_cards(second_card))) {

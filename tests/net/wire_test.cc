@@ -78,6 +78,7 @@ Roster sample_roster() {
   roster.slots = {{0, 0, 256}, {0, 1, 255, 3}};
   roster.revision = 3;
   roster.recovers = true;
+  roster.members[0].more_cards = {{.number = 14, .rate_mbps = 15}};
   return roster;
 }
 
@@ -131,6 +132,17 @@ TEST(Wire, control_messages_have_exactly_these_bytes) {
 TEST(Wire, every_message_comes_out_as_it_went_in) {
   EXPECT_EQ(decode_header(encode(sample_header())).value(), sample_header());
   EXPECT_EQ(decode_join(encode(sample_join())).value(), sample_join());
+  Join of_two_cards = sample_join();
+  of_two_cards.more_cards = {{.number = 12, .rate_mbps = 100}, {.number = 13, .rate_mbps = 0}};
+  EXPECT_EQ(decode_join(encode(of_two_cards)).value(), of_two_cards);
+  EXPECT_EQ(hex(encode(of_two_cards)).substr(2 * encode(sample_join()).size()),
+            "180230000000"  // 24: bytes, 48
+            "14000000"
+            "01010c00000000000000"
+            "02016400000000000000"
+            "14000000"
+            "01010d00000000000000"
+            "02010000000000000000");
   EXPECT_EQ(decode_roster(encode(sample_roster())).value(), sample_roster());
   const Text text{"why", 4};
   EXPECT_EQ(decode_text(encode(text)).value(), text);

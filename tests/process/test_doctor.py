@@ -531,6 +531,22 @@ def test_scalar_kernels_and_a_faster_interface_are_warnings():
     assert slow.level == WARNING and slow.fix.startswith("export DMLC_INTERFACE=ib0")
 
 
+def test_several_cards_of_one_rate_are_recommended_together():
+    cards = [
+        {"name": f"eth{number}", "address": f"10.{number}.0.1", "mbit_per_s": rate}
+        for number, rate in enumerate([10000, 10000, 9500, 1000, None])
+    ]
+    facts = {"settings": {"own_address": "10.0.0.1"}, "interfaces": cards}
+    told = doctor_findings.own_address("a", facts, True)
+    assert told.level == OK and "DMLC_INTERFACE=eth0,eth1,eth2 would use all of these" in told.text
+    facts["interfaces"] = [cards[0], cards[3]]
+    assert "would use" not in doctor_findings.own_address("a", facts, True).text
+    facts["interfaces"] = [{**cards[0], "mbit_per_s": None}, cards[4]]
+    assert "would use" not in doctor_findings.own_address("a", facts, True).text
+    facts = {"settings": {"own_address": "10.0.0.1", "further_addresses": ["10.1.0.1"]}, "interfaces": cards[:2]}
+    assert doctor_findings.own_address("a", facts, True).text == "others are told 10.0.0.1 (eth0) and 10.1.0.1 (eth1)"
+
+
 def test_a_name_that_means_loopback_on_another_host_is_explained():
     said = {"error": "connection refused", "kind": doctor_checks.REFUSED, "address": "127.0.1.1"}
     finding = doctor_findings.pair("a", "node2", "node2:9000", said, True)

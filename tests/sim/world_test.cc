@@ -259,7 +259,7 @@ TEST(World, workers_of_a_host_say_that_they_share_a_machine_and_others_do_not) {
         plan.introduce(b, job_b);
         const bool say_so = job_a.machine != 0 && job_a.machine == job_b.machine;
         EXPECT_EQ(say_so, hosts[a] == hosts[b]) << "seed " << seed;
-        EXPECT_EQ(say_so, job_a.card != 0 && job_a.card == job_b.card) << "seed " << seed;
+        EXPECT_EQ(say_so, job_a.card.number != 0 && job_a.card == job_b.card) << "seed " << seed;
       }
     }
   }

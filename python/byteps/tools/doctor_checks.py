@@ -133,7 +133,7 @@ def machine(environ: Mapping[str, str], sys_folder: str) -> Dict[str, List[str]]
 
 
 def settings(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """What byteps_server --check says: version, protocol, kernels, devices, own address, and warnings and an error, if
+    """What byteps_server --check says: version, protocol, kernels, devices, own addresses, warnings, and an error, if
     there is one: each with its text, its kind, and the variable or file that it is about."""
     try:
         executable = plan.find_executable("server", environ)
@@ -157,6 +157,8 @@ def settings(environ: Mapping[str, str]) -> Dict[str, Any]:
                 found["warnings"].append(told)
         elif word in ("kind", "about"):
             told[word] = text
+        elif word == "further_address":
+            found.setdefault("further_addresses", []).append(text)
         else:
             found[word] = text
     if "protocol" not in found:

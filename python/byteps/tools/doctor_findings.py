@@ -18,6 +18,7 @@ SHARED_MEMORY_MIN_BYTES = 512 << 20
 SOCKET_BUFFER_MIN_BYTES = 4 << 20
 SPARE_FILES = 64  # what a process has open beside its connections
 CLOCK_TOLERANCE_S = 0.1
+CARDS_DIFFER = 0.1  # by no more than this share of their rate where one is as good as the other
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,9 @@ def own_address(host: str, facts: Mapping[str, Any], is_server: bool) -> Finding
         return Finding(host, check, OK, f"interfaces: {listed}")
     own = next((each for each in others if each["address"] == chosen), None)
     text = f"others are told {chosen}" + (f" ({own['name']})" if own else "")
-    rest = [each for each in others if each is not own]
+    further = [each for each in others if each["address"] in facts["settings"].get("further_addresses", [])]
+    text += "".join(f" and {each['address']} ({each['name']})" for each in further)
+    rest = [each for each in others if each is not own and each not in further]
     if not rest:
         return Finding(host, check, OK, text)
     text += "; there are also " + ", ".join(_interface(each) for each in rest)
@@ -147,7 +150,20 @@ def own_address(host: str, facts: Mapping[str, Any], is_server: bool) -> Finding
     if faster:
         best = max(faster, key=lambda each: each["mbit_per_s"])
         return Finding(host, check, WARNING, text, f"export DMLC_INTERFACE={best['name']}   # it is faster")
-    return Finding(host, check, OK, text + f"; DMLC_INTERFACE={rest[0]['name']} would choose that one")
+    if further:
+        return Finding(host, check, OK, text)
+    text += f"; DMLC_INTERFACE={rest[0]['name']} would choose that one"
+    alike = [own, *_alike(own, rest)] if own else []
+    if len(alike) > 1:
+        names = ",".join(each["name"] for each in alike)
+        text += f", DMLC_INTERFACE={names} would use {'both' if len(alike) == 2 else 'all of these'} (docs/topology.md)"
+    return Finding(host, check, OK, text)
+
+
+def _alike(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> List[Mapping[str, Any]]:
+    """Those about as fast as `own`, where that is known."""
+    rate = own["mbit_per_s"]
+    return [each for each in others if rate and abs((each["mbit_per_s"] or 0) - rate) <= CARDS_DIFFER * rate]
 
 
 def _interface(each: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -35,6 +36,7 @@ struct Connection {
     bool is_named = false;                 // by a host name
     Hello self;                            // what we say
     std::vector<SocketAddress> addresses;  // the one in use, and those to try after it, last first
+    std::string card;                      // the interface that was chosen; empty: none was
   };
   // kHandshake (greeter.h).
   struct Greeting {

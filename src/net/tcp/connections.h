@@ -1,9 +1,11 @@
 // Connections: all that a transport has, of every kind, by the serial and by the owner's name for them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "base/ids.h"
@@ -24,6 +26,14 @@ class Connections {
   }
   std::size_t count() const { return all_.size(); }
   bool has_peers() const { return !peers_.empty(); }
+  // Those that go, or try to, by this interface (Connection::Dial::card).
+  std::size_t count_by(const std::string& card) const {
+    return static_cast<std::size_t>(
+        std::count_if(peers_.begin(), peers_.end(), [&](const auto& entry) {
+          return entry.second->dial.card == card &&
+                 entry.second->state != Connection::State::kEnded;
+        }));
+  }
 
   std::uint64_t fresh_serial() { return ++last_serial_; }
   Connection& add(int descriptor) {

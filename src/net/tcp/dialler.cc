@@ -4,10 +4,12 @@
 #include <cerrno>
 #include <utility>
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "net/address.h"
+#include "net/cards.h"
 #include "net/tcp/socket.h"
 
 namespace byteps::tcp {
@@ -144,11 +146,30 @@ Status Dialler::start_connect(Connection& connection) {
     return connection_error(errno);
   }
   prepare(descriptor, address, options_.unreachable_ns);
+  if (Status bound = leave_by_card(connection); !bound.is_ok()) return bound;
   if (::connect(descriptor, address.get(), address.bytes) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {
     return connection_error(errno);
   }
   return reactor_.watch(descriptor, connection.turn.serial, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+}
+
+// Its address is that of a card, where several are to be used. kDisconnected: the card has just lost it.
+Status Dialler::leave_by_card(Connection& connection) {
+  connection.dial.card.clear();
+  if (options_.cards.empty()) return Status::ok();
+  const auto chosen =
+      choose_card(options_.cards, interface_addresses(), connection.dial.addresses.back(),
+                  [this](const std::string& card) { return connections_.count_by(card); });
+  if (!chosen) return Status::ok();
+  const int descriptor = connection.socket.descriptor;
+  // The port is chosen by connect(), which needs it to be another one only for the same place.
+  set_option(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);
+  if (::bind(descriptor, chosen->from.get(), chosen->from.bytes) != 0) {
+    return connection_error(errno);
+  }
+  connection.dial.card = chosen->interface;
+  return Status::ok();
 }
 
 void Dialler::try_next_address(Connection& connection, Status why) {

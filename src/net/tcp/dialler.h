@@ -54,6 +54,7 @@ class Dialler {
   void name(Connection& connection, const NameBook::Addresses& texts);
   Status may_connect_to(const Connection& connection) const;
   Status start_connect(Connection& connection);
+  Status leave_by_card(Connection& connection);
   void try_next_address(Connection& connection, Status why);
 
   const TcpOptions& options_;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "net/cards.h"
 #include "net/tcp/handshake.h"
 #include "net/tcp/owner.h"
 #include "net/tcp/record.h"
@@ -91,6 +92,22 @@ void Greeter::finish(Connection& connection) {
   connection.round_trip_ns = round_trip_ns(connection.socket.descriptor);
   if (connection.round_trip_ns >= kLongLineNs) fit_to_long_line(connection.socket.descriptor);
   if (!connection.dial.is_outbound) connections_.give_peer(connection);
+  hold_to_card(connection);
+}
+
+// On either side, and not before it is known that somebody of the job is there: strangers are to cost little.
+void Greeter::hold_to_card(const Connection& connection) {
+  if (options_.cards.empty()) return;
+  const int descriptor = connection.socket.descriptor;
+  const std::string card = card_to_hold(options_.cards, interface_addresses(),
+                                        local_address(descriptor), remote_address(descriptor));
+  if (card.empty()) return;
+  const Status held = hold_to_device(descriptor, card);
+  if (held.is_ok()) return;
+  log_.write_once(LogLevel::kWarning, "hold to " + card,
+                  "connections of " + card +
+                      " go by whichever card of its subnet the routes say: " + held.message() +
+                      "; it needs Linux 5.7 or newer, or the right CAP_NET_RAW");
 }
 
 // The other side is told what was wrong with it, if it would understand. One that only went away leaves no trace.

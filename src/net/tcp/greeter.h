@@ -40,6 +40,7 @@ class Greeter {
   void say(Connection& connection, std::span<const std::byte> record);
   Result<bool> take_record(Connection& connection);
   void finish(Connection& connection);
+  void hold_to_card(const Connection& connection);
   Status fail(Connection& connection, const Status& why);
 
   const TcpOptions& options_;

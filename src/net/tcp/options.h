@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/card.h"
 #include "base/job_key.h"
 #include "base/time.h"
 #include "net/endpoint.h"
@@ -34,6 +35,8 @@ struct TcpOptions {
   TimeNs linger_ns = 1 * kSecond;  // how long a closed connection may take to send its tail
   // How long the look-up of a host name may take, before connect_timeout_ns begins to count.
   TimeNs look_up_timeout_ns = Transport::kLookUpNs;
+  // By which connections go that have both ends on different machines (net/cards.h).
+  CardList cards;
   // Looks up a host name; on other threads, where it may block. Null: getaddrinfo(3).
   tcp::Resolver::LookUp look_up;
   std::size_t connections_max =

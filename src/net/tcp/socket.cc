@@ -207,6 +207,21 @@ SocketAddress local_address(int descriptor) {
   return address;
 }
 
+SocketAddress remote_address(int descriptor) {
+  SocketAddress address;
+  address.bytes = sizeof address.storage;
+  if (::getpeername(descriptor, address.get(), &address.bytes) != 0) address.bytes = 0;
+  return address;
+}
+
+Status hold_to_device(int descriptor, const std::string& interface) {
+  const auto bytes = static_cast<socklen_t>(interface.size());
+  if (::setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, interface.data(), bytes) == 0) {
+    return Status::ok();
+  }
+  return system_error("SO_BINDTODEVICE", errno);
+}
+
 Status not_loopback(const std::string& what) {
   return {Code::kInvalidArgument,
           what + " is not on loopback, and a process without a job key talks to this machine only"};

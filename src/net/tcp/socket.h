@@ -71,6 +71,9 @@ void set_option(int descriptor, int level, int option, int value = 1);
 // otherwise the kernel goes on trying for a quarter of an hour, and an idle connection is never missed.
 void prepare(int descriptor, const SocketAddress& address, TimeNs unreachable_ns);
 SocketAddress local_address(int descriptor);
+SocketAddress remote_address(int descriptor);
+// Its packets go, from now on, by this interface, whatever the routes say. kSystem: it may not be.
+Status hold_to_device(int descriptor, const std::string& interface);
 // The shortest round trip that the kernel has seen on a connection, that of connecting included; 0: it does not say.
 TimeNs round_trip_ns(int descriptor);
 // On a long line some packet is lost by chance all the time. Congestion control that takes each loss for a full queue
