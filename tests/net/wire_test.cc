@@ -136,7 +136,7 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   of_two_cards.more_cards = {{.number = 12, .rate_mbps = 100}, {.number = 13, .rate_mbps = 0}};
   EXPECT_EQ(decode_join(encode(of_two_cards)).value(), of_two_cards);
   EXPECT_EQ(hex(encode(of_two_cards)).substr(2 * encode(sample_join()).size()),
-            "180230000000"  // 24: bytes, 48
+            "190230000000"  // 25: bytes, 48
             "14000000"
             "01010c00000000000000"
             "02016400000000000000"
