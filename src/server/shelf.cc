@@ -422,6 +422,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     }
     CHECK_EQ(facts_.groups->worker_count(), facts.worker_count);
     asking_.begin_epoch(facts.worker_count);
+    strangers_.assign(bit_words_of(facts.worker_count), 0);
     const Groups& groups = *facts_.groups;
     const std::size_t contributors =
         facts_.relay ? groups.crew_of(groups.group_of(*facts_.relay), Members()).size()
@@ -443,6 +444,7 @@ void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
   CHECK_LT(worker.value, facts_.worker_count);
   if (facts_.takes_over) inheritance_.connect(worker, out);
   settling_.connect(worker);
+  clear_bit(strangers_, worker);
   for (const auto& [key, tensor] : inventory_.tensors()) {
     clear_bit(tensor->declared_here, worker);
     if (tensor->spoiled.code != Code::kOk) {
@@ -607,7 +609,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   if (known == nullptr) return make_tensor(from, *who, header.key, std::move(declared), out);
   TensorSum& tensor = *known;
   set_bit(tensor.declared_here, from);
-  if (tensor.declared.members.has(from)) set_bit(tensor.declared_ever, from);
+  set_bit(tensor.declared.members.has(from) ? tensor.declared_ever : strangers_, from);
   if (tensor.spoiled.code != Code::kOk) {
     if (PLANTED(mismatch_untold)) return;
     out.emplace_back(ShelfOutput::Spoiled{from, tensor.key, tensor.spoiled.code,
@@ -887,13 +889,14 @@ void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const st
 
 // ---- frames
 
+// A gift, and what a stranger pushes, may be late: for a name that is given up meanwhile.
 void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                  TimeNs now, ShelfOutputs& out) {
   if (generations_.begins(from, header.round)) {
     begin_by_word_of(generations_.heard_of(from), from, out);
   }
   const bool is_gift = facts_.takes_over && (header.flags & wire::kSum) != 0;
-  if (is_gift && inventory_.find(header.key) == nullptr) return;  // given up since it was asked for
+  if ((is_gift || has_bit(strangers_, from)) && inventory_.find(header.key) == nullptr) return;
   PartSum* const known = inventory_.find(header.key, header.part);
   PartSum* const part =
       known != nullptr ? known : open_part(facts_, inventory_, generations_, from, header, out);

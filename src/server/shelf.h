@@ -234,6 +234,9 @@ class Shelf {
   Generations generations_;  // of inputs
   Inheritance inheritance_{facts_, inventory_, settling_, generations_};
   Asking asking_{settings_, inventory_, alarms_, generations_};
+  // A bit for each worker that has declared, on its present connection, a name of which it is no member as others said
+  // it: it was told so, and what it pushes of that is on its way, also when the members have forgotten the name.
+  std::vector<std::uint64_t> strangers_;
 };
 
 }  // namespace byteps

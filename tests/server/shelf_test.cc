@@ -1239,6 +1239,11 @@ TEST(Shelf, who_declares_a_name_with_other_members_does_not_keep_it) {
   world.forget(0, "x");
   world.forget(1, "x");
   EXPECT_EQ(world.shelf.inventory().tensors().size(), 0U);
+  // Found by fuzzing: what it had pushed before it heard that ended its connection.
+  world.push(2, "x", 0, floats({1, 2, 3, 4}));
+  EXPECT_TRUE(world.take().violations.empty());
+  world.push(0, "x", 0, floats({1, 2, 3, 4}));
+  EXPECT_EQ(world.take().violations.size(), 1U) << "a member knows that it has forgotten the name";
 }
 
 TEST(ShelfGroups, who_leads_no_part_here_need_not_forget) {
