@@ -154,6 +154,20 @@ def test_killing_bpslaunch_also_ends_stubborn_grandchildren(place):
     assert place.left(wait_s=10) == []
 
 
+def test_a_child_is_ended_with_bpslaunch_before_that_has_told_the_keeper_of_it(place):
+    program = (
+        "import os, signal, subprocess\n"
+        "from byteps.launcher.keeper import Keeper\n"
+        "keeper = Keeper()\n"
+        "stubborn = ['bash', '-c', \"trap '' TERM; touch up; while :; do sleep 1000; done\"]\n"
+        "subprocess.Popen(stubborn, start_new_session=True, preexec_fn=keeper.watch_self)\n"
+        "while not os.path.exists('up'): pass\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert place.start([PYTHON, "-c", program]).wait(20) == -signal.SIGKILL
+    assert place.left(wait_s=10) == []
+
+
 def test_what_a_worker_leaves_running_is_ended(place):
     code, out, err = place.run("--local", "--grace", "0.3", "--", "bash", "-c", "sleep 1000 & exit 0")
     assert code == 0

@@ -227,6 +227,7 @@ class Agent:
         parent = os.getpid()
 
         def before_exec() -> None:
+            self._keeper.watch_self()
             sessions.die_with_parent(parent)
             if process.cores:
                 os.sched_setaffinity(0, process.cores)

@@ -220,6 +220,7 @@ class Crew:
         process, parent = member.process, os.getpid()
 
         def before_exec() -> None:
+            keeper.watch_self()
             sessions.die_with_parent(parent)
             if process.cores:
                 os.sched_setaffinity(0, process.cores)

@@ -33,6 +33,13 @@ class Keeper:
         self._watched.add(session)
         self._write(b"+%d\n" % session)
 
+    def watch_self(self) -> None:
+        """In a child that leads a session, between fork and exec: it may have children before bpslaunch comes to
+        watch(), and bpslaunch may be killed before that."""
+        held = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the keeper may be gone, which is not the child's affair
+        self._write(b"+%d\n" % os.getpid())
+        signal.signal(signal.SIGPIPE, held)
+
     def forget(self, session: int) -> None:
         self._watched.discard(session)
         self._write(b"-%d\n" % session)
