@@ -25,7 +25,7 @@ from place import BUILD, Place, hold_port, wait_until
 
 RANK = str(Path(__file__).with_name("rank.py"))
 FAILURE_S = 3.0  # BYTEPS_FAILURE_TIMEOUT_MS's default
-BOUND_S = 4 * FAILURE_S  # of twice that, which the simulator holds to the moment: this machine may be busy
+BOUND_S = 2 * FAILURE_S
 JOIN_S = 40.0
 # Who sums in a job of several workers, which are all on this machine: servers, as if each worker had a machine of its
 # own; their relays first; or these alone, without the servers. "mixed": three and more are on two machines in turn.

@@ -14,7 +14,7 @@ from training import ONE_THREAD, start_worker, worker_command
 STEPS = 150
 UNSTALLED_STEPS = 3000  # where training goes on meanwhile: 10 s at least
 FLAT = {"BYTEPS_LOCAL_REDUCE": "0", **ONE_THREAD}
-STALL_S = 6.0  # the longest step with a loss, on a busy machine; the campaigns measure it (test_kill_campaign.py)
+STALL_S = 2.0  # the longest step with a loss; the median is some milliseconds
 
 
 class Training:
@@ -285,7 +285,7 @@ def test_an_interrupted_job_ends_as_soon_as_ever(place):
     began_s = time.monotonic()
     training.launcher.send_signal(signal.SIGINT)
     assert training.launcher.wait(20) == 128 + signal.SIGINT
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 3
     assert nothing_is_left(place)
 
 
