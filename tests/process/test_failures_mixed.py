@@ -63,7 +63,7 @@ def stalls(job, odd):
         job.wait_for("joined")
         began_s = max(worker.heard("joined")[0]["t"] for worker in job.workers)
         job.join()
-        # That nobody can go on is proven in two thirds of the bound; a thread that runs in a look begins the proof anew.
+        # That nobody can go on is proven in two thirds of the bound; a thread that runs in a look begins it anew.
         words = [[f"but not by worker {odd}", 'tensor "A"', 'tensor "B"']]
         job.check_end(began_s, job.workers, words, bound_s=2 * BOUND_S)
         job.check_nothing_is_left()

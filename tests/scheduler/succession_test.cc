@@ -32,6 +32,16 @@ Config recovering_job() {
 struct RecoveringJob : RunningJob {
   RecoveringJob() : RunningJob(recovering_job()) { table.forget(); }
   std::vector<PeerId> workers() const { return {worker0, worker1}; }
+  // This one takes the server's place, is lost as well, and has an heir itself.
+  PeerId heir_of(const wire::Join& first) {
+    table.down(server);
+    const PeerId second = table.join(first);
+    table.heartbeat(second, 1);
+    table.down(second);
+    const PeerId heir = table.join(server_join("gamma:99", 5000, 0));
+    table.heartbeat(heir, 1);
+    return heir;
+  }
   // This server says that it has heard who leaves.
   void heed_leaves(PeerId from) {
     for (const auto& told : table.sent(from, Kind::kLeave)) {
@@ -117,12 +127,7 @@ TEST(Succession, who_was_replaced_and_comes_back_when_the_job_is_over_hears_that
   RecoveringJob job;
   wire::Join first = server_join("gamma:98", 4999, 0);
   first.life = 77;
-  job.table.down(job.server);
-  const PeerId second = job.table.join(first);
-  job.table.heartbeat(second, 1);
-  job.table.down(second);
-  const PeerId heir = job.table.join(server_join("gamma:99", 5000, 0));
-  job.table.heartbeat(heir, 1);
+  const PeerId heir = job.heir_of(first);
   job.table.leave(job.worker0, 0, true);
   job.table.leave(job.worker1, 1, true);
   job.heed_leaves(heir);
@@ -141,12 +146,7 @@ TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_mea
   RecoveringJob job;
   wire::Join first = server_join("gamma:98", 4999, 0);
   first.life = 77;
-  job.table.down(job.server);
-  const PeerId second = job.table.join(first);
-  job.table.heartbeat(second, 1);
-  job.table.down(second);
-  const PeerId heir = job.table.join(server_join("gamma:99", 5000, 0));
-  job.table.heartbeat(heir, 1);
+  const PeerId heir = job.heir_of(first);
   job.table.leave(job.worker0, 0, false);
   job.table.leave(job.worker1, 1, false);
   job.heed_leaves(heir);
