@@ -144,6 +144,16 @@ def test_what_cannot_be_is_named(job2, options, words):
     job2.run(begin)
 
 
+def test_momentum_of_a_compressor_is_refused(job2):
+    def begin():
+        import byteps.jax as bps
+
+        with pytest.raises(ValueError, match="the momentum of DiLoCo is outer_momentum"):
+            bps.diloco(sync_every=4, compression=bps.Compression.topk(k=0.5, momentum=0.9))
+
+    job2.run(begin)
+
+
 def test_integers_and_doubles_are_refused_by_their_path(job2):
     def begin():
         import byteps.jax as bps

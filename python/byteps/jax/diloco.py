@@ -60,9 +60,9 @@ def diloco(
     parameters and the state from before it are still good."""
     rounds = Rounds(sync_every, fragments)
     outer = Outer(outer_lr, outer_momentum, nesterov)
-    if momentum_of(compression) is not None:
-        raise ValueError(f"compression is {compression!r}: the momentum of DiLoCo is outer_momentum")
     chosen = gradient_compression(compression, Compression, process_set=process_set)
+    if momentum_of(chosen) is not None:
+        raise ValueError(f"compression is {chosen!r}: the momentum of DiLoCo is outer_momentum")
     return _LocalSteps(rounds, outer, chosen, process_set, name).functions()
 
 
